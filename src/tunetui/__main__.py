@@ -1,0 +1,5 @@
+"""`python -m tunetui` is the `tunetui` command."""
+
+from tunetui.cli import main
+
+main()

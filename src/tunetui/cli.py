@@ -1,0 +1,258 @@
+"""The command: reads the options, builds the parts and hands them to each other, and stops the server on the way out.
+
+Usage errors are one sentence and exit code 2; a server that cannot be had is 3. It decides nothing about points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from tunetui import __version__
+
+if TYPE_CHECKING:
+    from tunetui.drive.settings import Settings
+
+USAGE, SERVER = 2, 3
+
+EPILOG = """\
+examples:
+  tunetui --model meta-llama/Llama-2-7b-chat-hf --slo ttft:600 tpot:80 --rate 12
+  tunetui --model ./llama --concurrency 64 --prompt-tokens 64-512 -- --dtype bfloat16 --max-model-len 4096
+  tunetui --url http://127.0.0.1:8000        watch a running server; load is sent only after you type yes
+
+vLLM is found as --vllm, $TUNETUI_VLLM, `vllm` on PATH, or the module of this Python, in this order.
+exit codes: 0 left by q, 2 usage, 3 no server, 129 and 143 ended by SIGHUP and SIGTERM (the server is stopped).
+"""
+
+
+class Refused(Exception):
+    """One sentence for the operator, and the exit code."""
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options, as `--help` shows them."""
+    made = argparse.ArgumentParser(
+        prog="tunetui",
+        usage="tunetui --model MODEL [options] [-- vllm flags]\n       tunetui --url URL [options]",
+        description="Step a running vLLM's settings by key, under load, and keep the point that meets the SLO.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    server = made.add_argument_group("server")
+    server.add_argument("--model", help="a Hugging Face name or a folder; starts vLLM with it")
+    server.add_argument("--url", help="attach to a running server instead: its knobs are read-only")
+    server.add_argument("--vllm", metavar="CMD", help='the vLLM command, e.g. "/opt/vllm/bin/vllm serve"')
+    server.add_argument("--host", default="127.0.0.1", help="where vLLM listens (default 127.0.0.1)")
+    server.add_argument("--port", type=int, default=8000, help="its port (default 8000)")
+    server.add_argument(
+        "--max-num-seqs-ceiling",
+        type=int,
+        metavar="N",
+        help="most sequences reachable without a restart (default 512, on cards below 40 GiB 256)",
+    )
+    server.add_argument(
+        "--max-num-batched-tokens-ceiling",
+        type=int,
+        metavar="N",
+        help="most tokens of a step reachable without a restart (default 8192, or the model's length up to 16384)",
+    )
+    goal = made.add_argument_group("objective")
+    goal.add_argument(
+        "--slo",
+        nargs="+",
+        default=["ttft:600", "tpot:80"],
+        metavar="KEY:MS",
+        help="objectives in milliseconds, KEY ttft, tpot or e2el (default ttft:600 tpot:80)",
+    )
+    goal.add_argument(
+        "--percentile", type=int, default=95, choices=(50, 90, 95, 99), help="where they must hold (default 95)"
+    )
+    load = made.add_argument_group("load")
+    load.add_argument("--rate", type=float, metavar="R", help="open loop: Poisson arrivals at R requests/s (default 4)")
+    load.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="C",
+        help="closed loop: C streams, each sending its next request when the last ended",
+    )
+    load.add_argument(
+        "--prompt-tokens", default="64-512", metavar="N", help="256, 64-512, or a mix 100@0.8,4000@0.2 (default 64-512)"
+    )
+    load.add_argument("--output-tokens", default="32-256", metavar="N", help="in the same form (default 32-256)")
+    load.add_argument(
+        "--episode-requests",
+        type=int,
+        metavar="N",
+        help="requests judged in an episode (default: enough for 20 bad ones, 400 for P95)",
+    )
+    load.add_argument("--seed", type=int, default=0, help="of arrivals and lengths (default 0)")
+    made.add_argument(
+        "--sessions-dir",
+        type=Path,
+        default=Path("sessions"),
+        metavar="DIR",
+        help="where sessions are kept (default ./sessions)",
+    )
+    made.add_argument("--version", action="version", version=f"tunetui {__version__}")
+    return made  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The console script. Exits with the code that the epilog of `--help` lists."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index("--") if "--" in words else len(words)
+    options = parser().parse_args(words[:cut])
+    try:
+        settings = settings_from(options, words[cut + 1 :])
+        refuse_unusable_terminal()
+        code = run(settings)
+    except Refused as refusal:
+        print(f"tunetui: {refusal}", file=sys.stderr)
+        sys.exit(refusal.code)
+    sys.exit(code)
+
+
+def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Settings:
+    """The session asked for. Raises Refused with one sentence and the next step."""
+    from tunetui.core.slo import SloError, parse_slo
+    from tunetui.core.workload import Load, Workload, WorkloadError, default_episode_requests, parse_lengths
+    from tunetui.drive.settings import Settings, model_length
+    from tunetui.engine.command import CommandError, GivenFlags, find_vllm, read_flags
+
+    if bool(options.model) == bool(options.url):
+        raise Refused("give --model MODEL to start vLLM, or --url URL to attach to one that runs (see --help)", USAGE)
+    try:
+        slo = parse_slo(options.slo, options.percentile)
+        if options.rate is not None and options.concurrency is not None:
+            raise WorkloadError("give either --rate or --concurrency, not both")
+        rate = options.rate if options.rate is not None or options.concurrency is not None else 4.0
+        load = Load(rate_rps=rate, concurrency=options.concurrency)
+        workload = Workload(parse_lengths(options.prompt_tokens), parse_lengths(options.output_tokens), options.seed)
+        given = read_flags(vllm_flags) if options.model else GivenFlags()
+        command = find_vllm(options.vllm, os.environ) if options.model else None
+    except (SloError, WorkloadError) as error:
+        raise Refused(str(error), USAGE) from None
+    except CommandError as error:
+        raise Refused(str(error), SERVER if "no vLLM" in str(error) or "no command" in str(error) else USAGE) from None
+    if options.url and not re.match(r"https?://[^/\s]+", options.url):
+        raise Refused(f"cannot attach to {options.url!r}: give a URL such as http://127.0.0.1:8000", USAGE)
+    if options.url and vllm_flags:
+        raise Refused("vLLM flags after -- go with --model: an attached server has its own", USAGE)
+    if not 0 < options.port < 65536:
+        raise Refused(f"port {options.port} is not a port: give one from 1 to 65535", USAGE)
+    episode = options.episode_requests or default_episode_requests(slo.percentile)
+    if episode < 1:
+        raise Refused("--episode-requests must be 1 or more", USAGE)
+    for name in ("max_num_seqs_ceiling", "max_num_batched_tokens_ceiling"):
+        if (getattr(options, name) or 1) < 1:
+            raise Refused(f"--{name.replace('_', '-')} must be 1 or more", USAGE)
+    if options.model:
+        refuse_missing_model(options.model)
+        length = model_length(options.model, given)
+        longest = workload.prompt.largest + workload.output.largest
+        if length is not None and longest > length:
+            raise Refused(
+                f"requests of up to {longest} tokens do not fit the model's {length}: "
+                "lower --prompt-tokens or --output-tokens",
+                USAGE,
+            )
+    return Settings(
+        slo=slo,
+        load=load,
+        workload=workload,
+        episode_requests=episode,
+        sessions_dir=options.sessions_dir,
+        model=options.model or "",
+        command=command,
+        given=given,
+        url=(options.url or "").rstrip("/"),
+        host=options.host,
+        port=options.port,
+        ceiling_seqs=options.max_num_seqs_ceiling,
+        ceiling_tokens=options.max_num_batched_tokens_ceiling,
+    )
+
+
+def refuse_missing_model(model: str) -> None:
+    """A path that is not there is a usage error now, not a failed start a minute later."""
+    if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
+        raise Refused(f"no model at {model}: give a folder with a config.json, or a Hugging Face name", USAGE)
+
+
+def refuse_unusable_terminal() -> None:
+    """The screen needs a terminal of 60x15 that moves its cursor."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refused("the screen needs a terminal: run tunetui from one, e.g. inside tmux", USAGE)
+    if os.environ.get("TERM", "dumb") in ("dumb", ""):
+        raise Refused("this terminal cannot draw (TERM=dumb): use another, e.g. TERM=xterm-256color", USAGE)
+    width, height = shutil.get_terminal_size()
+    with suppress(OSError):
+        width, height = os.get_terminal_size(sys.stderr.fileno())
+    if width < 60 or height < 15:
+        raise Refused(f"the terminal is {width}x{height}, the screen needs 60x15: enlarge it", USAGE)
+
+
+def run(settings: Settings) -> int:
+    """Run the app; whatever ends it, the server is stopped afterwards unless the operator leaves it running."""
+    from tunetui.drive.driver import Driver
+    from tunetui.engine.process import holder_of_port, port_is_free
+    from tunetui.store.baselines import StoreError, make_session_folder
+    from tunetui.ui.app import TunetuiApp
+
+    if not settings.attached and not port_is_free(settings.host, settings.port):
+        holder = holder_of_port(settings.host, settings.port)
+        by = f" by pid {holder.pid} ({holder.name})" if holder else ""
+        raise Refused(f"port {settings.port} is held{by}: stop it, or give another with --port", SERVER)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", (settings.model or settings.url).rstrip("/").split("/")[-1]).strip("-.")
+    try:
+        folder = make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
+    except StoreError as error:
+        raise Refused(str(error), USAGE) from None
+    app = TunetuiApp(lambda changed: Driver(settings, folder, on_change=changed))
+    try:
+        app.run()
+    finally:
+        report = end_server(app)
+    with suppress(OSError):  # the terminal may be gone
+        for line in report:
+            print(line, file=sys.stderr)
+    return app.return_code or 0
+
+
+def end_server(app: object) -> list[str]:
+    """Stop the server, or leave it; the lines to print when the screen is gone."""
+    from tunetui.core.session import Phase
+    from tunetui.ui.app import TunetuiApp
+
+    assert isinstance(app, TunetuiApp)
+    driver, pid, url = app.driver, app.driver.engine.pid, app.driver.engine.url
+    lines = []
+    if driver.state.phase is Phase.FAILED and driver.state.failure:
+        lines.append("tunetui: " + "  ".join(driver.state.failure[:2]))
+    if app.leave_running:
+        driver.leave_server()
+        lines.append(f"vLLM is left running: pid {pid}, {url}; stop it with kill {pid}")
+    else:
+        left = driver.stop_server()
+        if left:
+            lines.append(f"tunetui: these processes would not end: {', '.join(map(str, left))}")
+    if driver.state.baseline_path:
+        lines.append(f"baseline: {driver.state.baseline_path}")
+    if not any(driver.folder.iterdir()):
+        with suppress(OSError):
+            driver.folder.rmdir()
+    return lines

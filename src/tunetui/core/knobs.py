@@ -1,0 +1,277 @@
+"""The knobs, points (full sets of knobs), and what a step from one point to another takes: live, restart, or refused.
+
+It knows vLLM's limits as facts; it applies nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Knob(StrEnum):
+    """A setting that can be stepped, named by its vLLM flag."""
+
+    SEQS = "max-num-seqs"
+    TOKENS = "max-num-batched-tokens"
+    CHUNKED = "enable-chunked-prefill"
+    MEMORY = "gpu-memory-utilization"
+    PREFIX = "enable-prefix-caching"
+
+
+class MemoryFlag(StrEnum):
+    """The flag that the memory knob steps: a share of the card or, where the KV size was given, that size in bytes."""
+
+    UTILIZATION = "gpu-memory-utilization"
+    KV_BYTES = "kv-cache-memory-bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A full set of knobs. `memory` is in the unit of the engine's MemoryFlag: a share of the card, or bytes."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunked_prefill: bool
+    memory: float
+    prefix_caching: bool
+
+    def value(self, knob: Knob) -> int | float | bool:
+        return {
+            Knob.SEQS: self.max_num_seqs,
+            Knob.TOKENS: self.max_num_batched_tokens,
+            Knob.CHUNKED: self.chunked_prefill,
+            Knob.MEMORY: self.memory,
+            Knob.PREFIX: self.prefix_caching,
+        }[knob]
+
+    def with_value(self, knob: Knob, value: float) -> Point:
+        match knob:
+            case Knob.SEQS:
+                return replace(self, max_num_seqs=int(value))
+            case Knob.TOKENS:
+                return replace(self, max_num_batched_tokens=int(value))
+            case Knob.CHUNKED:
+                return replace(self, chunked_prefill=bool(value))
+            case Knob.MEMORY:
+                return replace(self, memory=value)
+            case Knob.PREFIX:
+                return replace(self, prefix_caching=bool(value))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the engine said of itself when it started. Where it is not `live`, `why_not_live` says why."""
+
+    version: str
+    model: str
+    ceiling: Point
+    memory_flag: MemoryFlag = MemoryFlag.UTILIZATION
+    max_model_len: int = 0
+    live: bool = False
+    why_not_live: str = ""
+    base_class: str = ""
+    asynchronous: bool = False
+    num_blocks: int = 0
+    block_size: int = 0
+    blocks_per_max_request: int = 0
+    bytes_per_block: int = 0
+    tokens_per_decode: int = 1
+    chunked_live: bool = False
+    memory_restart_reason: str = ""
+    total_memory_bytes: int = 0
+    hardware: str = ""
+
+    def capacity_blocks(self, memory: float) -> int | None:
+        """KV blocks that a restart with `memory` would leave, or None where that cannot be told.
+
+        Linear: vLLM gives the KV cache what the share leaves after weights and activations, which do not change.
+        """
+        if not self.num_blocks or not self.bytes_per_block:
+            return None
+        if self.memory_flag is MemoryFlag.KV_BYTES:
+            return min(int(memory // self.bytes_per_block), self.num_blocks)
+        if not self.total_memory_bytes:
+            return None
+        # Rounded, for 0.92 - 0.90 is not 0.02 in binary; a block is far below the knob's fine step.
+        missing = round((self.ceiling.memory - memory) * self.total_memory_bytes / self.bytes_per_block)
+        return self.num_blocks - max(missing, 0)
+
+    def held_blocks(self, memory: float) -> int | None:
+        """Blocks to take out of the pool for `memory`, or None where the map is not known."""
+        capacity = self.capacity_blocks(memory)
+        return None if capacity is None else max(self.num_blocks - capacity, 0)
+
+    @property
+    def most_held_blocks(self) -> int:
+        """One request of the model's full length, and vLLM's null block, must always fit."""
+        return max(self.num_blocks - 1 - self.blocks_per_max_request, 0)
+
+
+class How(StrEnum):
+    """What a step takes."""
+
+    LIVE = "live"
+    RESTART = "restart"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step to `target`: how it would be done, and one sentence on why not live."""
+
+    target: Point
+    how: How
+    reason: str = ""
+
+
+def plan_step(current: Point, target: Point, facts: EngineFacts) -> Step:
+    """How to get from `current` to `target`: refused where vLLM would not start so, else live, else by a restart."""
+    refusal = start_refusal(target, facts)
+    if refusal:
+        return Step(target, How.REFUSED, refusal)
+    for knob in Knob:
+        if target.value(knob) != current.value(knob):
+            reason = restart_reason(knob, target, facts)
+            if reason:
+                return Step(target, How.RESTART, reason)
+    return Step(target, How.LIVE)
+
+
+def start_refusal(point: Point, facts: EngineFacts) -> str:
+    """Why vLLM itself would not start with this point (its own start-up checks), or an empty string."""
+    if point.max_num_seqs < 1:
+        return "max-num-seqs must be at least 1"
+    floor = point.max_num_seqs * facts.tokens_per_decode
+    if point.max_num_batched_tokens < floor:
+        return (
+            f"max-num-batched-tokens {point.max_num_batched_tokens} is below the {floor} tokens that "
+            f"{point.max_num_seqs} sequences decode in a step: lower max-num-seqs first"
+        )
+    if not point.chunked_prefill and point.max_num_batched_tokens < facts.max_model_len:
+        return (
+            f"with chunked prefill off max-num-batched-tokens cannot be below the model length {facts.max_model_len}: "
+            "raise it first"
+        )
+    if facts.memory_flag is MemoryFlag.UTILIZATION and not 0 < point.memory <= 1:
+        return "gpu-memory-utilization must be above 0 and at most 1"
+    if point.memory <= 0:
+        return "the KV cache must have some memory"
+    held = facts.held_blocks(point.memory)
+    if held is not None and held > facts.most_held_blocks:
+        return (
+            f"too little KV cache: a request of the model's {facts.max_model_len} tokens needs "
+            f"{facts.blocks_per_max_request} blocks and would never fit"
+        )
+    return ""
+
+
+def restart_reason(knob: Knob, target: Point, facts: EngineFacts) -> str:
+    """Why moving `knob` to its value in `target` needs a restart, or an empty string where it is live."""
+    if not facts.live:
+        return facts.why_not_live
+    ceiling = facts.ceiling
+    match knob:
+        case Knob.SEQS if target.max_num_seqs > ceiling.max_num_seqs:
+            return f"above the {ceiling.max_num_seqs} that the server was started with"
+        case Knob.TOKENS if target.max_num_batched_tokens > ceiling.max_num_batched_tokens:
+            return f"above the {ceiling.max_num_batched_tokens} that the server was started with"
+        case Knob.CHUNKED if not facts.chunked_live:
+            return "this engine fixed it at start"
+        case Knob.MEMORY:
+            if facts.memory_restart_reason:
+                return facts.memory_restart_reason
+            if target.memory > ceiling.memory:
+                return f"above the {format_memory(ceiling.memory, facts.memory_flag)} that the server was started with"
+            if facts.held_blocks(target.memory) is None:
+                return "the size of the card's memory is not known"
+        case Knob.PREFIX:
+            return "vLLM sets it at start"
+    return ""
+
+
+def start_ceiling(target: Point, ceiling: Point) -> Point:
+    """The ceiling for a restart that reaches `target`: the old one, raised where it must be."""
+    return Point(
+        max_num_seqs=max(target.max_num_seqs, ceiling.max_num_seqs),
+        max_num_batched_tokens=max(target.max_num_batched_tokens, ceiling.max_num_batched_tokens),
+        chunked_prefill=ceiling.chunked_prefill,
+        memory=max(target.memory, ceiling.memory),
+        prefix_caching=target.prefix_caching,
+    )
+
+
+def stepped(point: Point, knob: Knob, direction: int, fine: bool, facts: EngineFacts) -> Point:
+    """The point one key press away, `direction` +1 or -1: a wide step (64 sequences, 1,024 tokens, 0.05) or a fine
+    one (8, 256, 0.01). Below one wide step, a wide step halves or doubles. `plan_step` applies the limits, not this."""
+    match knob:
+        case Knob.SEQS:
+            return replace(point, max_num_seqs=_grid(point.max_num_seqs, 8 if fine else 64, direction, fine))
+        case Knob.TOKENS:
+            step = 256 if fine else 1024
+            return replace(point, max_num_batched_tokens=_grid(point.max_num_batched_tokens, step, direction, fine))
+        case Knob.CHUNKED:
+            return replace(point, chunked_prefill=not point.chunked_prefill)
+        case Knob.PREFIX:
+            return replace(point, prefix_caching=not point.prefix_caching)
+        case Knob.MEMORY:
+            if facts.memory_flag is MemoryFlag.KV_BYTES:
+                share = 0.02 if fine else 0.10
+                size = max(facts.bytes_per_block, 1)
+                blocks = max(1, round(facts.num_blocks * share))
+                return replace(point, memory=point.memory + direction * blocks * size)
+            return replace(point, memory=round(point.memory + direction * (0.01 if fine else 0.05), 4))
+
+
+def _grid(value: int, step: int, direction: int, fine: bool) -> int:
+    """The next multiple of `step` above or below; under one step, fine moves by 1 and wide by a factor of 2."""
+    if direction > 0:
+        if value < step:
+            return value + 1 if fine else min(value * 2, step)
+        return (value // step + 1) * step
+    if value <= step:
+        return max(value - 1, 1) if fine else max(value // 2, 1)
+    return -(-value // step) * step - step
+
+
+def parse_value(knob: Knob, text: str) -> float:
+    """A typed value for a knob, e.g. `320` or `0.9`. Raises ValueError with the sentence to show."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"cannot read {text!r} as a value for {knob.value}") from None
+    if knob in (Knob.SEQS, Knob.TOKENS) and (value != int(value) or value < 1):
+        raise ValueError(f"{knob.value} takes a whole number of 1 or more")
+    if knob in (Knob.CHUNKED, Knob.PREFIX) and value not in (0, 1):
+        raise ValueError(f"{knob.value} is on (1) or off (0)")
+    return value
+
+
+def format_memory(memory: float, flag: MemoryFlag) -> str:
+    """The memory knob's value for a screen: 0.92, or 256 MiB."""
+    if flag is MemoryFlag.UTILIZATION:
+        return f"{memory:.2f}"
+    return f"{memory / 2**30:.2f} GiB" if memory >= 2**30 else f"{memory / 2**20:.0f} MiB"
+
+
+def knob_flags(point: Point, memory_flag: MemoryFlag) -> dict[str, int | float | bool]:
+    """Every knob under vLLM's own flag names, as a baseline records them."""
+    memory: int | float = point.memory if memory_flag is MemoryFlag.UTILIZATION else int(point.memory)
+    return {
+        Knob.SEQS.value: point.max_num_seqs,
+        Knob.TOKENS.value: point.max_num_batched_tokens,
+        Knob.CHUNKED.value: point.chunked_prefill,
+        memory_flag.value: memory,
+        Knob.PREFIX.value: point.prefix_caching,
+    }
+
+
+def knob_argv(point: Point, memory_flag: MemoryFlag) -> list[str]:
+    """Every knob as explicit command-line arguments, so that a start depends on no default of vLLM's."""
+    argv: list[str] = []
+    for flag, value in knob_flags(point, memory_flag).items():
+        if isinstance(value, bool):
+            argv.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            argv += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
+    return argv

@@ -1,0 +1,343 @@
+"""The session's state and the one function that folds an event into it: all that the screen shows is in here.
+
+It reads no clock and starts nothing; the driver makes the events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tunetui.core.episode import ChartPoint, Measurement
+from tunetui.core.knobs import EngineFacts, Point, Step
+from tunetui.core.slo import Slo, Verdict
+from tunetui.core.workload import Load
+
+CHART_POINTS = 900
+NOTICES = 200
+
+
+class Phase(StrEnum):
+    """Where the session is; the word is shown."""
+
+    STARTING = "STARTING"
+    WARMING = "WARMING UP"
+    LIVE = "LIVE"
+    ATTACHED = "ATTACHED"
+    CONFIRMING = "CONFIRMING"
+    CONFIRMED = "CONFIRMED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+
+class StepState(StrEnum):
+    """How far a step has come: written, read by the scheduler, and reached by the batch."""
+
+    NONE = ""
+    ASKED = "ASKED"
+    ACCEPTED = "ACCEPTED"
+    SETTLED = "SETTLED"
+    IDLE = "IDLE"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """One phase of the server's start and when it began, in seconds since the command."""
+
+    label: str
+    began_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The engine at one moment. `kv_usage` is of the capacity in force, held blocks taken out (DESIGN, Knobs)."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float | None = None
+    kv_blocks: int | None = None
+    held_blocks: int = 0
+    preemptions: int = 0
+    prefix_hit_rate: float | None = None
+    limit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table of points: a point under a load, and what was last measured there."""
+
+    number: int
+    point: Point | None
+    load: Load
+    measurement: Measurement
+    confirmed: bool = False
+    kv_blocks: int | None = None
+    prefix_hit_rate: float | None = None
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One sentence for the operator, kept in the log of events."""
+
+    time_s: float
+    severity: str  # information, warning, error
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything that is known now. Times are monotonic seconds."""
+
+    model: str
+    slo: Slo
+    load: Load
+    phase: Phase = Phase.STARTING
+    began_s: float = 0.0
+    detail: str = ""
+    version: str = ""
+    hardware: str = ""
+    facts: EngineFacts | None = None
+    point: Point | None = None
+    history: tuple[Point, ...] = ()
+    step_state: StepState = StepState.NONE
+    step_asked_s: float | None = None
+    step_accepted_s: float | None = None
+    step_settled_s: float | None = None
+    restart: Step | None = None
+    start_expected_s: float | None = None
+    starting: tuple[PhaseTime, ...] = ()
+    starting_since_s: float = 0.0
+    failure: tuple[str, ...] = ()
+    load_allowed: bool = True
+    paused: bool = False
+    in_flight: int = 0
+    errors: int = 0
+    last_error: str = ""
+    measurement: Measurement | None = None
+    decided: Measurement | None = None
+    chart: tuple[ChartPoint, ...] = ()
+    marks: tuple[float, ...] = ()
+    engine: EngineView = EngineView()
+    rows: tuple[Row, ...] = ()
+    baseline_path: str = ""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def measuring(self) -> bool:
+        return self.phase in (Phase.LIVE, Phase.ATTACHED, Phase.CONFIRMED) and self.load_allowed and not self.paused
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    phase: Phase
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartBegan:
+    time_s: float
+    phase: Phase
+    point: Point | None
+    expected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartReached:
+    label: str
+    began_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    facts: EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsked:
+    """A step to `point`. `undo` takes the last point off the history instead of adding to it."""
+
+    time_s: float
+    point: Point
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepMoved:
+    time_s: float
+    state: StepState
+
+
+@dataclass(frozen=True, slots=True)
+class RestartOffered:
+    step: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChanged:
+    load: Load
+    paused: bool
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReset:
+    """The load starts over: figures of the episode before no longer stand for what is in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """One data tick."""
+
+    chart: ChartPoint | None
+    measurement: Measurement | None
+    engine: EngineView
+    in_flight: int
+    errors: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row to add, or to put in place of the one for the same point, load and kind."""
+
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSaved:
+    path: str
+
+
+Event = (
+    PhaseChanged
+    | StartBegan
+    | StartReached
+    | EngineReady
+    | Failed
+    | StepAsked
+    | StepMoved
+    | RestartOffered
+    | LoadChanged
+    | EpisodeReset
+    | Ticked
+    | Measured
+    | BaselineSaved
+    | Notice
+)
+
+
+def fold(session: Session, event: Event) -> Session:
+    """The state after `event`."""
+    match event:
+        case PhaseChanged(phase, detail):
+            return replace(session, phase=phase, detail=detail)
+        case StartBegan(time_s, phase, point, expected_s):
+            return replace(
+                session,
+                phase=phase,
+                point=point or session.point,
+                starting=(),
+                starting_since_s=time_s,
+                start_expected_s=expected_s,
+                failure=(),
+                measurement=None,
+                decided=None,
+                restart=None,
+                step_state=StepState.NONE,
+                engine=EngineView(),
+                in_flight=0,
+            )
+        case StartReached(label, began_s):
+            return replace(session, starting=(*session.starting, PhaseTime(label, began_s)))
+        case EngineReady(facts):
+            return replace(session, facts=facts, version=facts.version or session.version, hardware=facts.hardware)
+        case Failed(lines):
+            return replace(session, phase=Phase.FAILED, failure=lines, in_flight=0)
+        case StepAsked(time_s, point, undo):
+            return _asked(session, time_s, point, undo)
+        case StepMoved(time_s, state):
+            return _moved(session, time_s, state)
+        case RestartOffered(step):
+            return replace(session, restart=step)
+        case LoadChanged(load, paused, allowed):
+            return replace(session, load=load, paused=paused, load_allowed=allowed)
+        case EpisodeReset():
+            return replace(session, measurement=None, decided=None)
+        case Ticked():
+            return _ticked(session, event)
+        case Measured(row):
+            return replace(session, rows=_with_row(session.rows, row))
+        case BaselineSaved(path):
+            return replace(session, baseline_path=path)
+        case Notice():
+            return replace(session, notices=(*session.notices, event)[-NOTICES:])
+
+
+def _asked(session: Session, time_s: float, point: Point, undo: bool) -> Session:
+    history = session.history[:-1] if undo else session.history
+    # Several keys on the way to one point are one step for undo: only a point that was reached is remembered.
+    if not undo and session.point is not None and session.step_state in (StepState.NONE, StepState.SETTLED):
+        history = (*history, session.point)
+    return replace(
+        session,
+        point=point,
+        history=history,
+        step_state=StepState.ASKED,
+        step_asked_s=time_s,
+        step_accepted_s=None,
+        step_settled_s=None,
+        restart=None,
+        measurement=None,
+        decided=None,
+    )
+
+
+def _moved(session: Session, time_s: float, state: StepState) -> Session:
+    changed = replace(session, step_state=state)
+    if state is StepState.ACCEPTED:
+        changed = replace(changed, step_accepted_s=time_s)
+    if state is StepState.SETTLED:
+        changed = replace(changed, step_settled_s=time_s, marks=(*session.marks, time_s)[-CHART_POINTS:])
+    return changed
+
+
+def _ticked(session: Session, tick: Ticked) -> Session:
+    chart = session.chart if tick.chart is None else (*session.chart, tick.chart)[-CHART_POINTS:]
+    decided = session.decided
+    if tick.measurement is not None and tick.measurement.verdict is not Verdict.UNDECIDED:
+        decided = tick.measurement
+    return replace(
+        session,
+        chart=chart,
+        measurement=tick.measurement,
+        decided=decided,
+        engine=tick.engine,
+        in_flight=tick.in_flight,
+        errors=tick.errors,
+        last_error=tick.last_error or session.last_error,
+    )
+
+
+def _with_row(rows: tuple[Row, ...], row: Row) -> tuple[Row, ...]:
+    """Rows with `row` put in: one row for each point, load and kind, the newest measurement in it."""
+    for index, old in enumerate(rows):
+        if (old.point, old.load, old.confirmed) == (row.point, row.load, row.confirmed):
+            return (*rows[:index], replace(row, number=old.number), *rows[index + 1 :])
+    return (*rows, replace(row, number=len(rows) + 1))
+
+
+def usage_without_held(free_blocks: int, num_blocks: int, held_blocks: int) -> float | None:
+    """KV usage of the capacity in force: (used - held) / (blocks - 1 - held); the null block never counts."""
+    capacity = num_blocks - 1 - held_blocks
+    if capacity <= 0:
+        return None
+    return min(max((num_blocks - 1 - free_blocks - held_blocks) / capacity, 0.0), 1.0)

@@ -1,0 +1,105 @@
+"""Turns what the load process reports into episodes, chart points and counts.
+
+It sends nothing and decides nothing about what comes next.
+"""
+
+from __future__ import annotations
+
+from tunetui.core.episode import ChartPoint, Episode, Measurement, Trailing
+from tunetui.core.sample import Outcome, Sample
+from tunetui.core.slo import Slo
+from tunetui.core.workload import EpisodePlan
+from tunetui.load.events import Batch
+
+KEPT_EPISODES = 4
+
+
+class Meter:
+    """The episodes under way. The shown one is the oldest that is not complete."""
+
+    def __init__(self, slo: Slo) -> None:
+        self._slo = slo
+        self._plans: dict[int, EpisodePlan] = {}
+        self._episodes: dict[int, Episode] = {}
+        self._trailing = Trailing(slo.percentile)
+        self._scheduled: dict[tuple[int, int], float] = {}
+        self.exhausted: set[int] = set()
+        self.in_flight = 0
+        self.awaiting = 0
+        self.errors = 0
+        self.last_error = ""
+
+    def expect(self, number: int, plan: EpisodePlan) -> None:
+        """An episode that has been handed to the load process."""
+        self._plans[number] = plan
+
+    def reset(self) -> None:
+        """Forget the episodes under way: what is still to come of them belongs to the point before."""
+        self._plans.clear()
+        self._episodes.clear()
+        self._scheduled.clear()
+        self._trailing.clear()
+        self.exhausted.clear()
+
+    def started(self, number: int) -> None:
+        if number in self._plans:
+            self._episodes[number] = Episode(number, self._plans[number], self._slo)
+            for old in sorted(self._episodes)[:-KEPT_EPISODES]:
+                self._forget(old)
+
+    def _forget(self, number: int) -> None:
+        del self._episodes[number]
+        self._plans.pop(number, None)
+        self._scheduled = {key: value for key, value in self._scheduled.items() if key[0] != number}
+
+    def took(self, batch: Batch) -> None:
+        """One report of the load process."""
+        self.in_flight, self.awaiting = batch.in_flight, batch.awaiting
+        for sent in batch.sent:
+            episode = self._episodes.get(sent.episode)
+            if episode is not None:
+                self._scheduled[sent.episode, sent.index] = sent.scheduled_s
+                episode.sent(sent.index, sent.scheduled_s)
+        for first in batch.firsts:
+            scheduled_s = self._scheduled.get((first.episode, first.index))
+            if first.episode in self._episodes and scheduled_s is not None:
+                self._episodes[first.episode].first_token(first.index, first.first_s)
+                self._trailing.first_token(first.first_s, first.first_s - scheduled_s)
+        for episode in self._episodes.values():
+            episode.arrived(batch.t_s, batch.tokens)
+        for sample in batch.samples:
+            self._ended(sample)
+
+    def _ended(self, sample: Sample) -> None:
+        if sample.outcome is Outcome.FAILED:
+            self.errors += 1
+            self.last_error = sample.error
+        for episode in self._episodes.values():
+            episode.finished(sample)
+        own = self._episodes.get(sample.episode)
+        if own is None:
+            return
+        self._scheduled.pop((sample.episode, sample.index), None)
+        own.add(sample)
+        if sample.tpot_s is not None and sample.outcome is Outcome.OK:
+            self._trailing.finished(sample.ended_s, sample.tpot_s)
+
+    @property
+    def shown(self) -> Episode | None:
+        """The oldest episode that is not complete, else the newest."""
+        for number in sorted(self._episodes):
+            if self._episodes[number].ended_s is None:
+                return self._episodes[number]
+        return self._episodes[max(self._episodes)] if self._episodes else None
+
+    @property
+    def newest(self) -> int | None:
+        """The number of the episode that is being sent."""
+        return max(self._episodes) if self._episodes else None
+
+    def completed(self, now_s: float) -> list[Measurement]:
+        """The measurements of the episodes that are complete, oldest first."""
+        return [e.measure(now_s) for _, e in sorted(self._episodes.items()) if e.ended_s is not None]
+
+    def chart(self, now_s: float) -> ChartPoint:
+        return self._trailing.at(now_s)

@@ -1,0 +1,105 @@
+"""What a session is asked to do, as one value, and the defaults that depend on the machine and the model.
+
+It parses no command line (`cli` does) and starts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tunetui.core.knobs import MemoryFlag, Point
+from tunetui.core.slo import Slo
+from tunetui.core.workload import Load, Workload
+from tunetui.engine.command import GivenFlags, VllmCommand
+from tunetui.engine.gpu import GpuReading
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One session. Either `model` and `command` are given (managed) or `url` (attached)."""
+
+    slo: Slo
+    load: Load
+    workload: Workload
+    episode_requests: int
+    sessions_dir: Path
+    model: str = ""
+    command: VllmCommand | None = None
+    given: GivenFlags = field(default_factory=GivenFlags)
+    url: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grace_s: float = 15.0
+    ceiling_seqs: int | None = None
+    ceiling_tokens: int | None = None
+    ceiling_utilization: float | None = None
+
+    @property
+    def attached(self) -> bool:
+        return bool(self.url)
+
+    @property
+    def memory_flag(self) -> MemoryFlag:
+        return MemoryFlag.KV_BYTES if self.given.kv_cache_bytes is not None else MemoryFlag.UTILIZATION
+
+
+def model_length(model: str, given: GivenFlags) -> int | None:
+    """The model's length in tokens as far as it is known before the start: the flag, or a local config.json."""
+    if given.max_model_len is not None:
+        return given.max_model_len
+    try:
+        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
+        text = config.get("text_config", config)
+        return int(text["max_position_embeddings"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def ceiling_of(settings: Settings, gpus: tuple[GpuReading, ...]) -> Point:
+    """The most of every knob that the server is started with (DESIGN, Ceilings).
+
+    Without a card (CPU builds) the utilization is of the host's memory: 0.4, for the rest of the host lives there too.
+    """
+    given = settings.given
+    small_card = not gpus or min(g.memory_total_bytes for g in gpus) < 40 * GIB
+    seqs = settings.ceiling_seqs or max(256 if small_card else 512, given.max_num_seqs or 0)
+    length = model_length(settings.model, given) or 0
+    tokens = settings.ceiling_tokens or max(
+        8192, length if length <= 16384 else 0, given.max_num_batched_tokens or 0, seqs
+    )
+    memory: float
+    if given.kv_cache_bytes is not None:
+        memory = float(given.kv_cache_bytes)
+    else:
+        default = 0.92 if gpus else 0.4
+        memory = settings.ceiling_utilization or max(given.utilization or default, 0.0)
+    return Point(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        chunked_prefill=True,
+        memory=memory,
+        prefix_caching=given.prefix_caching if given.prefix_caching is not None else True,
+    )
+
+
+def first_point(settings: Settings, ceiling: Point, gpus: tuple[GpuReading, ...]) -> Point:
+    """Where the session starts: what the operator gave, else the baseline of the guide (256) and vLLM's defaults."""
+    given = settings.given
+    big_card = bool(gpus) and min(g.memory_total_bytes for g in gpus) >= 70 * GIB
+    seqs = min(given.max_num_seqs or 256, ceiling.max_num_seqs)
+    chunked = given.chunked_prefill is not False
+    tokens = given.max_num_batched_tokens or (8192 if big_card else 2048)
+    tokens = max(tokens, seqs)
+    if not chunked:
+        tokens = max(tokens, model_length(settings.model, given) or ceiling.max_num_batched_tokens)
+    return Point(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=min(tokens, ceiling.max_num_batched_tokens),
+        chunked_prefill=chunked,
+        memory=min(given.utilization, ceiling.memory) if given.utilization is not None else ceiling.memory,
+        prefix_caching=ceiling.prefix_caching,
+    )

@@ -1,0 +1,1 @@
+"""What runs inside the vLLM process; it imports the standard library and vLLM, nothing of ours."""
