@@ -235,3 +235,18 @@ def test_no_free_port_says_which_were_tried() -> None:
         port = held.getsockname()[1]
         with pytest.raises(ServerStartError, match=f"no port from {port} to {port} is free"):
             pick_port("127.0.0.1", port, tries=1)
+
+
+def test_shared_memory_is_unlinked_after_a_kill(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time; from multiprocessing.shared_memory import SharedMemory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(SharedMemory(create=True, size=4096).name, flush=True); time.sleep(60)"
+    )
+    log = tmp_path / "log"
+    server = ServerProcess.start([sys.executable, "-c", script], os.environ, log, tmp_path, 0.1)
+    name = wait_until(lambda: log.read_text().partition("\n")[0])
+    assert Path("/dev/shm", name).exists()
+    assert server.stop(0.1) == ()
+    assert server.poll() == -signal.SIGKILL
+    assert not Path("/dev/shm", name).exists()

@@ -180,7 +180,7 @@ class Episode:
             objectives=objectives,
             verdict=_overall(objectives),
             on_the_line=any(
-                o.share is not None and abs(o.share - self._slo.share) <= ON_THE_LINE and o.left == 0
+                o.share is not None and abs(o.share - self._slo.share) <= ON_THE_LINE + 1e-9 and o.left == 0
                 for o in objectives
             )
             and len(kept) >= self.plan.counted - cancelled,

@@ -153,7 +153,10 @@ class StartReached:
 
 @dataclass(frozen=True, slots=True)
 class EngineReady:
+    """`start_s`: how long this start took, which is what the next one is expected to take."""
+
     facts: EngineFacts
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +261,14 @@ def fold(session: Session, event: Event) -> Session:
             )
         case StartReached(label, began_s):
             return replace(session, starting=(*session.starting, PhaseTime(label, began_s)))
-        case EngineReady(facts):
-            return replace(session, facts=facts, version=facts.version or session.version, hardware=facts.hardware)
+        case EngineReady(facts, start_s):
+            return replace(
+                session,
+                facts=facts,
+                version=facts.version or session.version,
+                hardware=facts.hardware,
+                start_expected_s=start_s or session.start_expected_s,
+            )
         case Failed(lines):
             return replace(session, phase=Phase.FAILED, failure=lines, in_flight=0)
         case StepAsked(time_s, point, undo):

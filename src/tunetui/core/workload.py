@@ -189,7 +189,7 @@ def features(plan: EpisodePlan) -> dict[str, float | int | str]:
     for name, values in (("prompt_tokens", prompts), ("output_tokens", outputs)):
         tags[f"{name}_mean"] = round(float(values.mean()), 1)
         tags[f"{name}_p50"] = float(np.percentile(values, 50))
-        tags[f"{name}_p95"] = float(np.percentile(values, 95))
+        tags[f"{name}_p95"] = round(float(np.percentile(values, 95)), 1)
         tags[f"{name}_max"] = int(values.max())
     if prompts.std() > 0 and outputs.std() > 0:
         tags["length_correlation"] = round(float(np.corrcoef(prompts, outputs)[0, 1]), 3)

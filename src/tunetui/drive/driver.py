@@ -95,7 +95,7 @@ class Driver:
         self.emit(events.StartBegan(time.monotonic(), phase, point, self.engine.start_s))
         try:
             facts = await self.engine.start(ceiling if live else point, live)
-            self.emit(events.EngineReady(facts))
+            self.emit(events.EngineReady(facts, self.engine.start_s))
             if facts.live:
                 self._write_targets(point, facts)
             assert self.engine.api is not None

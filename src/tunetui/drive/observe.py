@@ -1,4 +1,4 @@
-"""What the engine is doing now: from /metrics, and exactly from the control block where there is one. It sends no load."""
+"""What the engine does now: from /metrics, and exactly from the control block where there is one. It sends no load."""
 
 from __future__ import annotations
 

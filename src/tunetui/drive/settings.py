@@ -33,7 +33,7 @@ class Settings:
     url: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
-    grace_s: float = 15.0
+    grace_s: float = 6.0  # TERM to KILL; a vLLM that is up goes in under a second, one that is starting ignores TERM
     ceiling_seqs: int | None = None
     ceiling_tokens: int | None = None
     ceiling_utilization: float | None = None

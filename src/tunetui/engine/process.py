@@ -200,7 +200,7 @@ class ServerProcess:
         deadline_s = time.monotonic() + grace_s
         while self._remains() and time.monotonic() < deadline_s:
             time.sleep(warden.TICK_S)
-        left = warden.kill_all(self._remains, None, warden.KILL_WAIT_S, lambda: time.sleep(warden.TICK_S))
+        left = warden.kill_all(self._remains, self._pid, warden.KILL_WAIT_S, lambda: time.sleep(warden.TICK_S))
         return tuple(left)
 
     def _signal_group(self, number: int) -> None:

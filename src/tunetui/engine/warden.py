@@ -27,6 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.05
 LEFTOVER_GRACE_S = 2.0
 """What outlives the server gets this long between TERM and KILL, or the grace of the stop where that is shorter."""
+TRACKER_GRACE_S = 3.0
 KILL_WAIT_S = 15.0
 """A killed process that is freeing a card can take seconds to disappear; after this it is reported as left."""
 
@@ -86,16 +87,33 @@ def send_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def kill_all(find: Callable[[], list[Proc]], group: int | None, wait_s: float, tick: Callable[[], object]) -> list[int]:
-    """KILL what `find` still finds, again and again as it may spawn, until nothing is left or `wait_s` has passed."""
+def is_resource_tracker(pid: int) -> bool:
+    """Whether this is Python's own tracker, which unlinks shared memory and semaphores when its users are gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read(4096)
+    except OSError:
+        return False
+
+
+def kill_all(find: Callable[[], list[Proc]], group: int, wait_s: float, tick: Callable[[], object]) -> list[int]:
+    """KILL what `find` still finds, again and again as it may spawn, until nothing is left or `wait_s` has passed.
+
+    Resource trackers come last: killed with the rest they would leave vLLM's shared memory in /dev/shm.
+    """
+    if not process_table():  # no /proc: the group is all that can be reached
+        send_group(group, signal.SIGKILL)
     deadline_s = time.monotonic() + wait_s
+    trackers_due_s = deadline_s
     while True:
-        if group is not None:
-            send_group(group, signal.SIGKILL)
         alive = find()
-        for row in alive:
+        others = [row for row in alive if not is_resource_tracker(row.pid)]
+        now_s = time.monotonic()
+        if not others:
+            trackers_due_s = min(trackers_due_s, now_s + TRACKER_GRACE_S)
+        for row in alive if now_s >= trackers_due_s else others:
             send(row.pid, signal.SIGKILL)
-        if not alive or time.monotonic() >= deadline_s:
+        if not alive or now_s >= deadline_s:
             return [row.pid for row in alive]
         tick()
 

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from math import nan
 from typing import ClassVar
 
 from rich.text import Text
@@ -22,7 +23,7 @@ from tunetui.drive.driver import Driver
 from tunetui.ui import commands, panels
 from tunetui.ui import format as fmt
 from tunetui.ui.dialogs import LogPage, Page, Question, TypedConfirmation, help_text
-from tunetui.ui.plot import CHART_WINDOW_S, Chart, Series
+from tunetui.ui.plot import Chart, Series, window_for
 from tunetui.ui.points import points
 
 PAINT_S = 0.25
@@ -152,12 +153,13 @@ class TunetuiApp(App[int]):
         if not state.chart or self._chart_shown == (state.chart[-1], state.marks):
             return
         self._chart_shown = (state.chart[-1], state.marks)
+        window_s = window_for(now_s - state.chart[0].time_s)
         for metric, name in CHARTS:
             kept = [
-                (p.time_s - now_s, value * 1000)
+                (p.time_s - now_s, nan if value is None else value * 1000)
                 for p in state.chart
-                if (value := p.ttft_s if metric is Metric.TTFT else p.tpot_s) is not None
-                and p.time_s > now_s - CHART_WINDOW_S
+                for value in [p.ttft_s if metric is Metric.TTFT else p.tpot_s]
+                if p.time_s > now_s - window_s
             ]
             objective = state.slo.objective(metric)
             self.screen_stack[0].query_one(f"#{name}", Chart).show(
@@ -166,6 +168,7 @@ class TunetuiApp(App[int]):
                     values_ms=tuple(v for _, v in kept),
                     limit_ms=objective.limit_s * 1000 if objective else None,
                     marks_s=tuple(m - now_s for m in state.marks),
+                    window_s=window_s,
                 )
             )
 

@@ -146,8 +146,8 @@ def message(state: Session, now_s: float) -> Text:
     """The one line that asks or tells: a restart to confirm, what makes the numbers suspect, or the latest notice."""
     if state.restart is not None:
         return Text.assemble(
-            ("RESTART ", "bold yellow"), f"needed: {state.restart.reason}. ",
-            f"{expected(state)}; the load stops for it.  ", ("enter", "bold"), " restart  ", ("esc", "bold"), " keep",
+            ("RESTART? ", "bold yellow"), ("enter", "bold"), " yes  ", ("esc", "bold"), " no   ",
+            f"{expected(state)}, no load meanwhile; {state.restart.reason}",
         )  # fmt: skip
     if state.measurement is not None and state.measurement.suspect:
         return Text.assemble(("SUSPECT ", "bold yellow"), state.measurement.suspect)

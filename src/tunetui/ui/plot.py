@@ -18,18 +18,42 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-CHART_WINDOW_S = 180.0
+SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 60.0, 180.0
+GAP_S = 3.5  # between two points; ticks come once a second
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One chart: values in milliseconds against seconds before now (at most 0), the limit and the step marks."""
+    """One chart: values in milliseconds against seconds before now (at most 0), the limit and the step marks.
+
+    A value that is not finite stands for nothing seen.
+    """
 
     times_s: tuple[float, ...]
     values_ms: tuple[float, ...]
     limit_ms: float | None
     marks_s: tuple[float, ...]
-    window_s: float = CHART_WINDOW_S
+    window_s: float = LONGEST_WINDOW_S
+
+
+def unbroken(series: Series) -> list[list[tuple[float, float]]]:
+    """The stretches to draw as lines: a value that is not finite, or a gap in time, breaks one."""
+    lines: list[list[tuple[float, float]]] = []
+    before_s: float | None = None
+    for time_s, value in zip(series.times_s, series.values_ms, strict=True):
+        if not math.isfinite(value):
+            before_s = None
+            continue
+        if before_s is None or time_s - before_s > GAP_S:
+            lines.append([])
+        lines[-1].append((time_s, value))
+        before_s = time_s
+    return lines
+
+
+def window_for(age_s: float) -> float:
+    """How far back a chart reaches that is `age_s` old: it grows from one minute to three."""
+    return next((w for w in (SHORTEST_WINDOW_S, 90.0, 120.0) if age_s <= w), LONGEST_WINDOW_S)
 
 
 def nice_ceiling(value: float) -> float:
@@ -47,8 +71,8 @@ def build(series: Series, width: int, height: int) -> str:
     figure.limit_size(False, False)
     figure.plotsize(width, height)
     figure.theme("clear")
-    points = [(t, v) for t, v in zip(series.times_s, series.values_ms, strict=True) if math.isfinite(v)]
-    tallest = max([v for _, v in points] + [series.limit_ms or 0.0])
+    lines = unbroken(series)
+    tallest = max([v for line in lines for _, v in line] + [series.limit_ms or 0.0])
     top = nice_ceiling(tallest * 1.05)
     figure.xlim(-series.window_s, 0)
     figure.ylim(0, top)
@@ -61,8 +85,8 @@ def build(series: Series, width: int, height: int) -> str:
             figure.plot([mark, mark], [0, top], marker="┊", color="blue+")
     if series.limit_ms is not None:
         figure.plot([-series.window_s, 0], [series.limit_ms] * 2, marker="╌", color="red+")
-    if points:
-        figure.plot([t for t, _ in points], [v for _, v in points], marker="braille", color="cyan+")
+    for line in lines:
+        figure.plot([t for t, _ in line], [v for _, v in line], marker="braille", color="cyan+")
     return str(figure.build())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import sys
 import time
 from typing import Any
 
@@ -163,8 +164,6 @@ class Limits:
         return ""
 
     def _hello(self) -> control.Hello:
-        import vllm
-
         base = type(self._scheduler).__mro__[1]
         return control.Hello(
             pid=os.getpid(),
@@ -180,7 +179,7 @@ class Limits:
             chunked_prefill=int(self._start_chunked),
             chunked_prefill_live=int(self._chunked_live),
             long_prefill_token_threshold=self._start_threshold,
-            version=str(getattr(vllm, "__version__", "")),
+            version=str(getattr(sys.modules.get("vllm"), "__version__", "")),
             base_class=base.__name__,
             memory_restart_reason=self._memory_reason,
         )

@@ -1,0 +1,98 @@
+"""Operators' stories as tables of events: what the screen would say after each."""
+
+from dataclasses import replace
+
+from tunetui.core import session as events
+from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
+from tunetui.core.knobs import How, Point, Step
+from tunetui.core.session import EngineView, Notice, Phase, Row, Session, StepState, fold, usage_without_held
+from tunetui.core.slo import Metric, Verdict, parse_slo
+from tunetui.core.workload import Load
+
+A = Point(64, 2048, True, 0.9, True)
+B = replace(A, max_num_seqs=8)
+C = replace(A, max_num_seqs=16)
+START = Session(model="m", slo=parse_slo(["ttft:600"]), load=Load(4.0), point=A, phase=Phase.LIVE)
+
+
+def measurement(verdict: Verdict, judged: int = 10) -> Measurement:
+    result = ObjectiveResult(Metric.TTFT, 0.6, verdict, 9, 1, 10, 0)
+    return Measurement(
+        episode=1, counted=10, judged=judged, objectives=(result,), verdict=verdict, on_the_line=False, good=9,
+        ttft_s=0.5, tpot_s=None, ttft_from_send_s=0.5, mean_e2el_s=1.0, output_tokens_per_s=10.0, requests_per_s=1.0,
+        goodput_rps=0.9, window_s=10.0, failed=0, cancelled=0, one_token_answers=0, lateness_p99_s=0.0,
+    )  # fmt: skip
+
+
+def after(*happened: events.Event, start: Session = START) -> Session:
+    for event in happened:
+        start = fold(start, event)
+    return start
+
+
+def test_a_step_is_asked_accepted_and_settled_and_leaves_a_mark() -> None:
+    asked = after(events.StepAsked(1.0, B))
+    assert (asked.point, asked.step_state, asked.history) == (B, StepState.ASKED, (A,))
+    done = after(events.StepMoved(1.02, StepState.ACCEPTED), events.StepMoved(1.5, StepState.SETTLED), start=asked)
+    assert (done.step_state, done.step_accepted_s, done.step_settled_s) == (StepState.SETTLED, 1.02, 1.5)
+    assert done.marks == (1.5,)
+
+
+def test_undo_goes_back_over_points_that_were_reached_only() -> None:
+    state = after(events.StepAsked(1.0, B), events.StepAsked(1.1, C), events.StepMoved(2.0, StepState.SETTLED))
+    assert state.history == (A,)
+    undone = after(events.StepAsked(3.0, A, undo=True), start=state)
+    assert (undone.point, undone.history) == (A, ())
+
+
+def test_a_step_takes_down_the_figures_of_the_point_before() -> None:
+    tick = events.Ticked(ChartPoint(1.0, 0.5, None), measurement(Verdict.FAIL), EngineView(), 3, 0, "")
+    state = after(tick)
+    assert state.decided is not None
+    assert after(events.StepAsked(2.0, B), start=state).decided is None
+
+
+def test_a_row_is_replaced_by_a_newer_measurement_of_the_same_point_load_and_kind() -> None:
+    first = Row(0, A, Load(4.0), measurement(Verdict.FAIL))
+    state = after(
+        events.Measured(first),
+        events.Measured(replace(first, point=B)),
+        events.Measured(replace(first, confirmed=True)),
+        events.Measured(replace(first, measurement=measurement(Verdict.PASS))),
+    )
+    assert [(r.number, r.point, r.confirmed, r.measurement.verdict) for r in state.rows] == [
+        (1, A, False, Verdict.PASS),
+        (2, B, False, Verdict.FAIL),
+        (3, A, True, Verdict.FAIL),
+    ]
+
+
+def test_a_start_clears_what_belonged_to_the_server_before() -> None:
+    offered = after(events.RestartOffered(Step(B, How.RESTART, "why")))
+    started = after(events.StartBegan(9.0, Phase.STARTING, B, 30.0), events.StartReached("loading", 1.0), start=offered)
+    assert (started.restart, started.point, started.start_expected_s) == (None, B, 30.0)
+    failed = after(events.Failed(("no memory", "lower it")), start=started)
+    assert (failed.phase, failed.failure) == (Phase.FAILED, ("no memory", "lower it"))
+
+
+def test_notices_and_charts_are_bounded() -> None:
+    state = START
+    for number in range(1000):
+        state = fold(state, Notice(float(number), "information", "x"))
+        state = fold(state, events.Ticked(ChartPoint(float(number), 1.0, 1.0), None, EngineView(), 0, 0, ""))
+    assert len(state.notices) == events.NOTICES
+    assert len(state.chart) == events.CHART_POINTS
+
+
+def test_load_is_measured_only_when_allowed_and_not_paused() -> None:
+    assert START.measuring
+    assert not after(events.LoadChanged(Load(4.0), paused=True, allowed=True)).measuring
+    assert not after(events.LoadChanged(Load(4.0), paused=False, allowed=False)).measuring
+    assert not after(events.PhaseChanged(Phase.CONFIRMING)).measuring
+
+
+def test_usage_leaves_out_held_blocks_and_the_null_block() -> None:
+    assert usage_without_held(free_blocks=127, num_blocks=128, held_blocks=0) == 0.0
+    assert usage_without_held(free_blocks=0, num_blocks=128, held_blocks=27) == 1.0
+    assert usage_without_held(free_blocks=50, num_blocks=101, held_blocks=0) == 0.5
+    assert usage_without_held(free_blocks=0, num_blocks=1, held_blocks=0) is None
