@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 from tunetui import __version__
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tunetui.drive.settings import Settings
 
 USAGE, SERVER = 2, 3
+MOST = 1_000_000  # requests, sequences or tokens: more is a slip of the finger
 
 EPILOG = """\
 examples:
@@ -42,9 +44,16 @@ class Refused(Exception):
         self.code = code
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, where argparse would print the usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(f"{message} (see --help)", USAGE)
+
+
 def parser() -> argparse.ArgumentParser:
-    """The options, as `--help` shows them."""
-    made = argparse.ArgumentParser(
+    """The options, as `--help` shows them. Parsing raises Refused."""
+    made = Parser(
         prog="tunetui",
         usage="tunetui --model MODEL [options] [-- vllm flags]\n       tunetui --url URL [options]",
         description="Step a running vLLM's settings by key, under load, and keep the point that meets the SLO.",
@@ -115,14 +124,16 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The console script. Exits with the code that the epilog of `--help` lists."""
     words = list(sys.argv[1:] if argv is None else argv)
     cut = words.index("--") if "--" in words else len(words)
-    options = parser().parse_args(words[:cut])
     try:
+        options = parser().parse_args(words[:cut])
         settings = settings_from(options, words[cut + 1 :])
         refuse_unusable_terminal()
         code = run(settings)
     except Refused as refusal:
         print(f"tunetui: {refusal}", file=sys.stderr)
         sys.exit(refusal.code)
+    except KeyboardInterrupt:  # outside the screen; a server that was started ends with us
+        sys.exit(130)
     sys.exit(code)
 
 
@@ -130,8 +141,8 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
     """The session asked for. Raises Refused with one sentence and the next step."""
     from tunetui.core.slo import SloError, parse_slo
     from tunetui.core.workload import Load, Workload, WorkloadError, default_episode_requests, parse_lengths
-    from tunetui.drive.settings import Settings, model_length
-    from tunetui.engine.command import CommandError, GivenFlags, find_vllm, read_flags
+    from tunetui.drive.settings import Settings
+    from tunetui.engine.command import CommandError, GivenFlags, VllmNotFound, find_vllm, read_flags
 
     if bool(options.model) == bool(options.url):
         raise Refused("give --model MODEL to start vLLM, or --url URL to attach to one that runs (see --help)", USAGE)
@@ -147,36 +158,25 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
     except (SloError, WorkloadError) as error:
         raise Refused(str(error), USAGE) from None
     except CommandError as error:
-        raise Refused(str(error), SERVER if "no vLLM" in str(error) or "no command" in str(error) else USAGE) from None
-    if options.url and not re.match(r"https?://[^/\s]+", options.url):
+        raise Refused(str(error), SERVER if isinstance(error, VllmNotFound) else USAGE) from None
+    if options.url and not is_url(options.url):
         raise Refused(f"cannot attach to {options.url!r}: give a URL such as http://127.0.0.1:8000", USAGE)
     if options.url and vllm_flags:
         raise Refused("vLLM flags after -- go with --model: an attached server has its own", USAGE)
     if not 0 < options.port < 65536:
         raise Refused(f"port {options.port} is not a port: give one from 1 to 65535", USAGE)
-    episode = options.episode_requests or default_episode_requests(slo.percentile)
-    if episode < 1:
-        raise Refused("--episode-requests must be 1 or more", USAGE)
-    for name in ("max_num_seqs_ceiling", "max_num_batched_tokens_ceiling"):
-        if (getattr(options, name) or 1) < 1:
-            raise Refused(f"--{name.replace('_', '-')} must be 1 or more", USAGE)
-    if options.model:
-        refuse_missing_model(options.model)
-        length = model_length(options.model, given)
-        longest = workload.prompt.largest + workload.output.largest
-        if length is not None and longest > length:
-            raise Refused(
-                f"requests of up to {longest} tokens do not fit the model's {length}: "
-                "lower --prompt-tokens or --output-tokens",
-                USAGE,
-            )
-    return Settings(
+    if options.seed < 0:
+        raise Refused("--seed must be 0 or more", USAGE)
+    for name in ("episode_requests", "max_num_seqs_ceiling", "max_num_batched_tokens_ceiling"):
+        if (value := getattr(options, name)) is not None and not 1 <= value <= MOST:
+            raise Refused(f"--{name.replace('_', '-')} must be from 1 to {MOST}", USAGE)
+    settings = Settings(
         slo=slo,
         load=load,
         workload=workload,
-        episode_requests=episode,
+        episode_requests=options.episode_requests or default_episode_requests(slo.percentile),
         sessions_dir=options.sessions_dir,
-        model=options.model or "",
+        model=model_of(options.model or ""),
         command=command,
         given=given,
         url=(options.url or "").rstrip("/"),
@@ -185,12 +185,45 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
         ceiling_seqs=options.max_num_seqs_ceiling,
         ceiling_tokens=options.max_num_batched_tokens_ceiling,
     )
+    if not settings.attached:
+        refuse_contradiction(settings)
+    return settings
 
 
-def refuse_missing_model(model: str) -> None:
-    """A path that is not there is a usage error now, not a failed start a minute later."""
-    if model.startswith((".", "/", "~")) and not (Path(model).expanduser() / "config.json").is_file():
-        raise Refused(f"no model at {model}: give a folder with a config.json, or a Hugging Face name", USAGE)
+def refuse_contradiction(settings: Settings) -> None:
+    """What cannot be had together is a usage error now, not a failed start a minute later."""
+    from tunetui.drive.settings import contradiction, model_length
+
+    length = model_length(settings.model, settings.given)
+    longest = settings.workload.prompt.largest + settings.workload.output.largest
+    if length is not None and longest > length:
+        raise Refused(
+            f"requests of up to {longest} tokens do not fit the model's {length}: "
+            "lower --prompt-tokens or --output-tokens",
+            USAGE,
+        )
+    if sentence := contradiction(settings):
+        raise Refused(sentence, USAGE)
+
+
+def is_url(text: str) -> bool:
+    """Whether a server can be asked for at `text`."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError for one that is none
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", text)
+
+
+def model_of(text: str) -> str:
+    """The model to serve: a path with its ~ resolved, or a name. Raises Refused for a path that is not there."""
+    if not text.startswith((".", "/", "~")):
+        return text
+    folder = Path(text).expanduser()
+    if not (folder / "config.json").is_file():
+        raise Refused(f"no model at {text}: give a folder with a config.json, or a Hugging Face name", USAGE)
+    return str(folder) if text.startswith("~") else text
 
 
 def refuse_unusable_terminal() -> None:
@@ -209,14 +242,12 @@ def refuse_unusable_terminal() -> None:
 def run(settings: Settings) -> int:
     """Run the app; whatever ends it, the server is stopped afterwards unless the operator leaves it running."""
     from tunetui.drive.driver import Driver
-    from tunetui.engine.process import holder_of_port, port_is_free
+    from tunetui.drive.engine import port_refusal
     from tunetui.store.baselines import StoreError, make_session_folder
     from tunetui.ui.app import TunetuiApp
 
-    if not settings.attached and not port_is_free(settings.host, settings.port):
-        holder = holder_of_port(settings.host, settings.port)
-        by = f" by pid {holder.pid} ({holder.name})" if holder else ""
-        raise Refused(f"port {settings.port} is held{by}: stop it, or give another with --port", SERVER)
+    if not settings.attached and (refusal := port_refusal(settings.host, settings.port)):
+        raise Refused(refusal, SERVER)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", (settings.model or settings.url).rstrip("/").split("/")[-1]).strip("-.")
     try:
         folder = make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -252,7 +283,6 @@ def end_server(app: object) -> list[str]:
             lines.append(f"tunetui: these processes would not end: {', '.join(map(str, left))}")
     if driver.state.baseline_path:
         lines.append(f"baseline: {driver.state.baseline_path}")
-    if not any(driver.folder.iterdir()):
-        with suppress(OSError):
-            driver.folder.rmdir()
+    with suppress(OSError):  # it stays where it holds something
+        driver.folder.rmdir()
     return lines

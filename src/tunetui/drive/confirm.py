@@ -14,7 +14,9 @@ from tunetui import __version__
 from tunetui.core.baseline import Baseline, result_figures
 from tunetui.core.knobs import knob_flags
 from tunetui.core.workload import features
-from tunetui.engine.command import kept_environment, serve_argv
+from tunetui.drive.hardware import hardware_name, memory_bytes
+from tunetui.drive.rows import current_row
+from tunetui.engine.command import kept_environment, serve_argv, without_secrets
 from tunetui.store.baselines import StoreError, write_baseline
 
 if TYPE_CHECKING:
@@ -24,11 +26,23 @@ if TYPE_CHECKING:
 def save_baseline(driver: Driver) -> Path:
     """Write `baseline.toml` of the present point into the session's folder. Raises StoreError; nothing is lost then."""
     state, settings = driver.state, driver.settings
-    live, confirmed = driver.current_row(), driver.current_row(confirmed=True)
+    live, confirmed = current_row(state), current_row(state, confirmed=True)
     best = confirmed or live
     if state.point is None or state.facts is None or best is None or settings.command is None:
         raise StoreError("nothing to save yet: wait for an episode at this point")
     facts = state.facts
+    argv, left_out = without_secrets(
+        serve_argv(
+            settings.command,
+            settings.model,
+            settings.host,
+            settings.port,
+            state.point,
+            settings.memory_flag,
+            settings.given.rest,
+            live=False,
+        )
+    )
     result: dict[str, Any] = {
         "confirmed": confirmed is not None,
         "tunetui_version": __version__,
@@ -43,25 +57,15 @@ def save_baseline(driver: Driver) -> Path:
         model={"name": settings.model, "served_as": facts.model, "max_model_len": facts.max_model_len},
         engine={"name": "vllm", "version": state.version},
         hardware={
-            "name": state.hardware,
+            "name": hardware_name(driver.gpus),
             "cards": len(driver.gpus),
-            "memory_bytes": facts.total_memory_bytes,
+            "memory_bytes": memory_bytes(driver.gpus),
             "machine": platform.machine(),
         },
         knobs=knob_flags(state.point, settings.memory_flag),
         launch={
-            "argv": list(
-                serve_argv(
-                    settings.command,
-                    settings.model,
-                    settings.host,
-                    settings.port,
-                    state.point,
-                    settings.memory_flag,
-                    settings.given.rest,
-                    live=False,
-                )
-            ),
+            "argv": list(argv),
+            **({"left_out": list(left_out)} if left_out else {}),
             "environment": kept_environment(driver.environment),
         },
         workload={

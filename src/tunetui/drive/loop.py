@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
 from tunetui.core.episode import Measurement
@@ -17,21 +18,34 @@ from tunetui.core.workload import EpisodePlan, Load, plan_episode, turnover
 from tunetui.drive.meter import Meter
 from tunetui.drive.settings import Settings
 from tunetui.engine.server_api import ServerApi
-from tunetui.load.events import Batch, Died, Exhausted, Refused, Started
+from tunetui.load.events import Batch, Died, Event, Exhausted, Refused, Started
 from tunetui.load.generator import GeneratorGoneError, LoadGenerator
 
 WARM_UP_BATCH = 16
 WARM_UP_LIMIT_S = 90.0
+DRAIN_S = 5.0  # a drain is answered in milliseconds
+SILENT_ROUNDS = 20  # half seconds without a report, of which there are ten a second
+START_ROUNDS = 60  # and the more of them while it starts
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the load goes: the server, the model's name there, and token ids that are valid for it."""
+
+    url: str
+    model: str
+    token_ids: tuple[int, ...]
 
 
 class LoadLoop:
-    """The load of one session. `load` may be set between episodes."""
+    """The load of one session. `load` may be set between episodes; `died` says why the load process is gone."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.load: Load = settings.load
         self.meter = Meter(settings.slo)
         self.died = ""
+        self._target: Target | None = None
         self._generator: LoadGenerator | None = None
         self._pump: asyncio.Task[None] | None = None
         self._number = 0
@@ -42,32 +56,102 @@ class LoadLoop:
         self._salt = int.from_bytes(os.urandom(4), "little")
         self._lock = asyncio.Lock()
         self._sending = False
+        self._heard = False
+        self._silent = 0
+
+    @property
+    def sending(self) -> bool:
+        """Whether episodes are being sent and counted: from `begin` to `hold`; not while warming up."""
+        return self._sending
+
+    @property
+    def pid(self) -> int | None:
+        """The load process."""
+        return self._generator.pid if self._generator is not None else None
+
+    # -- the load process -----------------------------------------------------------------------------------------
 
     async def point_at(self, url: str, model: str, api: ServerApi) -> None:
-        """Have a load process that sends to `url`, with token ids that are valid there. Raises ApiError."""
-        token_ids = await api.prompt_token_ids(model)
+        """Have a load process that sends to `url`, with token ids that are valid there; drain before.
+
+        Raises ApiError, and GeneratorGoneError where there is no load process to be had.
+        """
+        self._target = target = Target(url, model, await api.prompt_token_ids(model))
         if self._generator is not None and not self.died:
-            await self._generator.configure(url=url, model=model, token_ids=token_ids)
-            return
-        self.died = ""
-        self.meter.reset()
-        self._generator = LoadGenerator()
-        await self._generator.start(url=url, model=model, token_ids=token_ids)
-        self._pump = asyncio.create_task(self._pumping(self._generator))
+            with suppress(GeneratorGoneError):
+                await self._generator.configure(url=target.url, model=target.model, token_ids=target.token_ids)
+                return
+            self._lost("it ended")
+        await self.revive()
+
+    async def revive(self) -> None:
+        """Start a load process where there is none. Nothing is sent by it until `begin`. Raises GeneratorGoneError."""
+        async with self._lock:
+            target = self._target
+            if target is None or (self._generator is not None and not self.died):
+                return
+            await self._end_process()
+            self._silent = -START_ROUNDS
+            self._generator = LoadGenerator()
+            await self._generator.start(url=target.url, model=target.model, token_ids=target.token_ids)
+            self.died = ""
+            self._pump = asyncio.create_task(self._pumping(self._generator))
+
+    async def _end_process(self) -> None:
+        """End the load process that there is, and the reading of it."""
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._pump
+        if self._generator is not None:
+            await self._generator.stop()
 
     async def _pumping(self, generator: LoadGenerator) -> None:
-        async for event in generator.events():
-            match event:
-                case Started(episode=number):
-                    self.meter.started(number)
-                case Exhausted(episode=number):
-                    self.meter.exhausted.add(number)
-                case Batch():
-                    self.meter.took(event)
-                case Refused(text=text):
-                    self.meter.last_error = text
-                case Died(returncode=code, stderr_tail=tail):
-                    self.died = tail[-1] if tail else f"exit code {code}"
+        try:
+            async for event in generator.events():
+                self._take(event)
+        except Exception as error:  # figures that stand still must not look like figures
+            self._lost(f"its report could not be read: {error!r}")
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Started(episode=number):
+                self.meter.started(number)
+            case Exhausted(episode=number):
+                self.meter.exhausted.add(number)
+            case Batch():
+                self._heard = True
+                self.meter.took(event)
+            case Refused(text=text):
+                self.meter.last_error = text
+            case Died(returncode=code, stderr_tail=tail):
+                self._lost(tail[-1] if tail else f"exit code {code}")
+
+    def _lost(self, why: str) -> None:
+        """The load process is of no more use: nothing is in flight."""
+        self.died = self.died or why
+        self.meter.in_flight = self.meter.awaiting = 0
+        if self._generator is not None:
+            self._generator.kill()
+
+    def check(self) -> None:
+        """Called every half second: a load process that is there and reports nothing is hung, and is killed."""
+        if self._generator is None or self.died:
+            return
+        self._silent = 0 if self._heard else self._silent + 1
+        self._heard = False
+        if self._silent >= SILENT_ROUNDS:
+            self._lost(f"it reported nothing for {SILENT_ROUNDS / 2:g} s")
+
+    async def close(self) -> None:
+        await self._end_process()
+
+    def kill(self) -> None:
+        """End the load process; plain, for use after the event loop has ended."""
+        if self._generator is not None:
+            self._generator.kill()
+
+    # -- warming up -----------------------------------------------------------------------------------------------
 
     def most_streams(self, load: Load) -> int:
         return load.concurrency or WARM_UP_BATCH
@@ -85,6 +169,7 @@ class LoadLoop:
             if took_s > 0.85 * before_s:
                 break
             before_s = min(before_s, took_s)
+        self.meter.reset()
         self.meter.errors, self.meter.last_error = 0, ""
 
     async def _one_batch(self, plan: EpisodePlan) -> float:
@@ -99,6 +184,8 @@ class LoadLoop:
             self._mean_e2el_s = done[-1].mean_e2el_s
         return time.monotonic() - began_s
 
+    # -- episodes -------------------------------------------------------------------------------------------------
+
     def plan(self) -> EpisodePlan:
         """The episode of the present load; its cut is fixed the first time this load is used."""
         counted = self._settings.episode_requests
@@ -106,67 +193,73 @@ class LoadLoop:
         return plan_episode(self._settings.workload, self.load, cut, counted)
 
     async def begin(self) -> None:
-        """Start the episode now; whatever was under way no longer counts."""
+        """Start the episode now; whatever was under way no longer counts. Without a load process `revive` must follow,
+        and `begin` again."""
         async with self._lock:
-            self.meter.reset()
-            self._queued, self._sending = None, True
-            await self._send(self.plan())
+            self._sending = True
+            await self._begin()
+
+    async def _begin(self) -> None:
+        self.meter.reset()
+        await self._drain("unstarted")  # an episode that is still being sent would go on before this one
+        if not self._sending:  # a step came meanwhile
+            return
+        self.meter.reset()
+        await self._send(self.plan())
 
     def hold(self) -> None:
         """What is under way belongs to the point before: it no longer counts, and nothing follows until `begin`."""
         self._sending = False
         self.meter.reset()
 
-    async def _send(self, plan: EpisodePlan) -> int:
-        assert self._generator is not None
+    async def _send(self, plan: EpisodePlan) -> None:
+        if self._generator is None or self.died:
+            return
         self._number += 1
         self.meter.expect(self._number, plan)
-        await self._generator.episode(
-            plan, episode_id=self._number, prompt_seed=(self._settings.workload.seed, self._salt, self._number)
-        )
-        return self._number
+        seed = (self._settings.workload.seed, self._salt, self._number)
+        with suppress(GeneratorGoneError):  # `died` says so in a moment
+            await self._generator.episode(plan, episode_id=self._number, prompt_seed=seed)
 
     async def drain(self, cancel: Literal["unstarted", "all"]) -> None:
-        """Stop arrivals; cancel requests without a token ("unstarted") or all."""
+        """Stop arrivals; cancel requests without a token ("unstarted") or all. A process that does not answer dies."""
         async with self._lock:
-            self._queued = None
-            if self._generator is not None and not self.died:
-                with suppress(GeneratorGoneError):  # it died meanwhile: nothing is in flight then
-                    await self._generator.drain(cancel)
+            await self._drain(cancel)
+
+    async def _drain(self, cancel: Literal["unstarted", "all"]) -> None:
+        self._queued = None
+        if self._generator is None or self.died:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._generator.drain(cancel)
+        except GeneratorGoneError:  # it died meanwhile: nothing is in flight then
+            pass
+        except TimeoutError:
+            self._lost(f"it did not answer within {DRAIN_S:g} s")
 
     async def go_on(self, now_s: float) -> None:
-        """Called every tick: queue the next episode, or start over where a backlog has built up."""
+        """Called every tick: hand over the next episode, or start over where a backlog has built up.
+
+        A backlog is cancelled once the verdict on an episode that has been sent is certain: it holds whatever comes.
+        """
         newest = self.meter.newest
         if newest is None or not self._sending or self.died or self._lock.locked():
             return
-        crowded = self.load.open_loop and self.meter.awaiting > max(32, self._settings.episode_requests // 4)
-        if newest not in self.meter.exhausted:
-            if self._queued != newest and not crowded:
-                async with self._lock:
-                    await self._send(self.plan())
+        async with self._lock:  # at once, for it is free: a step that comes meanwhile waits for it, and then drains
+            if not (self.load.open_loop and self.meter.awaiting > max(32, self._settings.episode_requests // 4)):
+                if self._queued != newest:
                     self._queued = newest
-            return
-        measurement = self.measurement(now_s)
-        if self._queued != newest and measurement is not None:
-            decided = measurement.verdict is not Verdict.UNDECIDED or measurement.complete
-            if decided or not crowded:
-                await self.drain("unstarted")
-                await self.begin()
+                    await self._send(self.plan())
+                return
+            shown = self.measurement(now_s)
+            if shown is None or shown.episode not in self.meter.exhausted:
+                return
+            if shown.verdict is not Verdict.UNDECIDED or shown.complete:
+                self.meter.reset()  # the cancelled requests are nobody's
+                await self._begin()
 
     def measurement(self, now_s: float) -> Measurement | None:
-        """The shown episode as it stands, or None where none has begun."""
+        """The shown episode as it stands, or None where none is being counted."""
         shown = self.meter.shown
-        return shown.measure(now_s) if shown is not None else None
-
-    async def close(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._pump
-        if self._generator is not None:
-            await self._generator.stop()
-
-    def kill(self) -> None:
-        """End the load process; plain, for use after the event loop has ended."""
-        if self._generator is not None:
-            self._generator.kill()
+        return shown.measure(now_s) if shown is not None and self._sending else None

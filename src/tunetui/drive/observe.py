@@ -18,6 +18,7 @@ class EngineObserver:
 
     def __init__(self) -> None:
         self._marked = EngineGauges()
+        self.unanswered = 0  # how many views in a row got no answer
 
     async def mark(self, api: ServerApi | None) -> None:
         """Counters count from here."""
@@ -25,7 +26,7 @@ class EngineObserver:
 
     async def _gauges(self, api: ServerApi | None) -> EngineGauges | None:
         if api is not None:
-            with suppress(ApiError, MetricsError):
+            with suppress(ApiError, MetricsError, RuntimeError):  # the last: its client was closed meanwhile
                 return await api.gauges()
         return None
 
@@ -34,6 +35,7 @@ class EngineObserver:
     ) -> EngineView:
         """The engine as it is; what cannot be read stays as in `old`."""
         gauges = await self._gauges(api)
+        self.unanswered = 0 if gauges is not None or api is None else self.unanswered + 1
         if gauges is None:
             return old
         marked = self._marked

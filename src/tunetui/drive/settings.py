@@ -68,9 +68,9 @@ def ceiling_of(settings: Settings, gpus: tuple[GpuReading, ...]) -> Point:
     small_card = not gpus or min(g.memory_total_bytes for g in gpus) < 40 * GIB
     seqs = settings.ceiling_seqs or max(256 if small_card else 512, given.max_num_seqs or 0)
     length = model_length(settings.model, given) or 0
-    tokens = settings.ceiling_tokens or max(
-        8192, length if length <= 16384 else 0, given.max_num_batched_tokens or 0, seqs
-    )
+    # Without chunked prefill a step must hold a request of the model's full length.
+    held = length if length <= 16384 or given.chunked_prefill is False else 0
+    tokens = settings.ceiling_tokens or max(8192, held, given.max_num_batched_tokens or 0, seqs)
     memory: float
     if given.kv_cache_bytes is not None:
         memory = float(given.kv_cache_bytes)
@@ -84,6 +84,36 @@ def ceiling_of(settings: Settings, gpus: tuple[GpuReading, ...]) -> Point:
         memory=memory,
         prefix_caching=given.prefix_caching if given.prefix_caching is not None else True,
     )
+
+
+def contradiction(settings: Settings) -> str:
+    """What is asked for and cannot be had together, in one sentence with the next step, or an empty string."""
+    given = settings.given
+    length = model_length(settings.model, given)
+    for name, value, most in (
+        ("max-num-seqs", given.max_num_seqs, settings.ceiling_seqs),
+        ("max-num-batched-tokens", given.max_num_batched_tokens, settings.ceiling_tokens),
+    ):
+        if value is not None and most is not None and value > most:
+            return f"--{name} {value} is above --{name}-ceiling {most}: lower it, or raise the ceiling"
+    ceiling = ceiling_of(settings, ())
+    if ceiling.max_num_batched_tokens < ceiling.max_num_seqs:
+        return (
+            f"--max-num-batched-tokens-ceiling {ceiling.max_num_batched_tokens} is below the {ceiling.max_num_seqs} "
+            "tokens that so many sequences decode in a step: raise it, or lower --max-num-seqs-ceiling"
+        )
+    if given.max_num_seqs and given.max_num_batched_tokens and given.max_num_batched_tokens < given.max_num_seqs:
+        return (
+            f"--max-num-batched-tokens {given.max_num_batched_tokens} is below --max-num-seqs {given.max_num_seqs}: "
+            "vLLM does not start so; raise it"
+        )
+    tokens = given.max_num_batched_tokens or settings.ceiling_tokens
+    if given.chunked_prefill is False and length is not None and tokens is not None and tokens < length:
+        return (
+            f"without chunked prefill a step must hold the model's {length} tokens, not {tokens}: "
+            "raise --max-num-batched-tokens, or leave chunked prefill on"
+        )
+    return ""
 
 
 def first_point(settings: Settings, ceiling: Point, gpus: tuple[GpuReading, ...]) -> Point:

@@ -22,12 +22,18 @@ SCHEDULER = "tunetui_live.scheduler.make_scheduler"
 
 # Environment variables of a start that a baseline must not carry.
 SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
+# vLLM's flags whose values are secrets.
+SECRET_FLAGS = ("--api-key", "--hf-token")
 # What a start depends on, besides the flags.
 ENVIRONMENT_PREFIXES = ("VLLM_", "CUDA_", "HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS", "NCCL_", "HIP_", "ROCR_")
 
 
 class CommandError(Exception):
     """No vLLM was found, or the flags given for it cannot be read; one sentence with the next step."""
+
+
+class VllmNotFound(CommandError):
+    """There is no vLLM to start; one sentence with the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +52,16 @@ class VllmCommand:
 def find_vllm(explicit: str | None, environment: Mapping[str, str]) -> VllmCommand:
     """`--vllm`, then $TUNETUI_VLLM, then `vllm` on PATH, then the module of this interpreter.
 
-    Raises CommandError with the next step where there is none.
+    Raises VllmNotFound with the next step where there is none.
     """
-    for given, source in ((explicit, "--vllm"), (environment.get("TUNETUI_VLLM"), "TUNETUI_VLLM")):
-        if given:
-            words = shlex.split(given)
+    for given, source in ((explicit, "--vllm"), (environment.get("TUNETUI_VLLM") or None, "TUNETUI_VLLM")):
+        if given is not None:
+            try:
+                words = shlex.split(given)
+            except ValueError:  # an open quote
+                words = []
             if not words or shutil.which(words[0], path=environment.get("PATH")) is None:
-                raise CommandError(f"no command {given!r} ({source}): give the path of a vllm that is installed")
+                raise VllmNotFound(f"no command {given!r} ({source}): give the path of a vllm that is installed")
             if Path(words[0]).name == "vllm" and len(words) == 1:
                 words.append("serve")
             return VllmCommand(tuple(words), source)
@@ -61,7 +70,7 @@ def find_vllm(explicit: str | None, environment: Mapping[str, str]) -> VllmComma
         return VllmCommand((found, "serve"), "PATH")
     if importlib.util.find_spec("vllm") is not None:
         return VllmCommand((sys.executable, "-m", API_SERVER_MODULE), "this Python")
-    raise CommandError(
+    raise VllmNotFound(
         "no vLLM here: install it (pip install vllm), or name its command with --vllm or in TUNETUI_VLLM, "
         'e.g. --vllm "/opt/vllm/bin/vllm serve"'
     )
@@ -134,7 +143,7 @@ def read_flags(words: Sequence[str]) -> GivenFlags:
             field, read = _VALUED[name]
             try:
                 given = replace(given, **{field: read(value)})  # type: ignore[arg-type]
-            except ValueError:
+            except (ValueError, OverflowError):
                 raise CommandError(f"cannot read {value!r} as the value of {name}") from None
             if name in ("--max-model-len", "--served-model-name"):
                 rest += [name, value]
@@ -143,12 +152,33 @@ def read_flags(words: Sequence[str]) -> GivenFlags:
     return replace(given, rest=tuple(rest))
 
 
+def _count(text: str) -> int:
+    """A human-readable integer of 1 or more. Raises ValueError."""
+    value = _human_int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _share(text: str) -> float:
+    """A share of the card, above 0 and at most 1. Raises ValueError."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def _length(text: str) -> int | None:
+    """A model length; None where vLLM is to find the one that fits (`auto`, -1). Raises ValueError."""
+    return None if text in ("auto", "-1") else _count(text)
+
+
 _VALUED: dict[str, tuple[str, Callable[[str], object]]] = {
-    "--max-num-seqs": ("max_num_seqs", _human_int),
-    "--max-num-batched-tokens": ("max_num_batched_tokens", _human_int),
-    "--gpu-memory-utilization": ("utilization", float),
-    "--kv-cache-memory-bytes": ("kv_cache_bytes", _human_int),
-    "--max-model-len": ("max_model_len", _human_int),
+    "--max-num-seqs": ("max_num_seqs", _count),
+    "--max-num-batched-tokens": ("max_num_batched_tokens", _count),
+    "--gpu-memory-utilization": ("utilization", _share),
+    "--kv-cache-memory-bytes": ("kv_cache_bytes", _count),
+    "--max-model-len": ("max_model_len", _length),
     "--served-model-name": ("served_model_name", str),
 }
 
@@ -170,6 +200,24 @@ def serve_argv(
     if live:
         argv += ["--scheduler-cls", SCHEDULER]
     return (*argv, *rest)
+
+
+def without_secrets(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`argv` as a baseline may carry it, and the flags that were left out of it with their values."""
+    kept: list[str] = []
+    left_out: list[str] = []
+    secret = False
+    for word in argv:
+        name = word.partition("=")[0].replace("_", "-")
+        if name in SECRET_FLAGS:
+            secret = "=" not in word
+            left_out.append(name)
+        elif secret and not word.startswith("--"):
+            continue  # several keys may follow one flag
+        else:
+            secret = False
+            kept.append(word)
+    return tuple(kept), tuple(left_out)
 
 
 def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 
 class MetricsError(Exception):
     """The page is not what a vLLM server answers; the message is one sentence."""
@@ -55,6 +53,8 @@ def parse_metrics(text: str) -> EngineGauges:
 
     Raises MetricsError for a page that does not parse, and for one without any sample of vLLM.
     """
+    from prometheus_client.parser import text_string_to_metric_families  # here: the first paint must not wait for it
+
     if "vllm:" not in text:
         raise MetricsError("the metrics page holds nothing of vLLM: is this the server's own port?")
     try:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from tunetui.engine.metrics import EngineGauges, MetricsError, parse_metrics
+
+if TYPE_CHECKING:
+    import httpx
 
 TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -50,6 +51,8 @@ class ServerApi:
     """Control calls to one server. `base_url` with or without `/v1`. Close it with `aclose`."""
 
     def __init__(self, base_url: str, api_key: str | None = None, transport: httpx.AsyncBaseTransport | None = None):
+        import httpx  # here, not above: the first paint must not wait for it
+
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._client = httpx.AsyncClient(
             base_url=self.base_url,
@@ -64,6 +67,8 @@ class ServerApi:
 
     async def healthy(self) -> bool:
         """Whether /health answers 200. Never raises. vLLM can answer 200 with a dead engine: look at the gauges too."""
+        import httpx
+
         try:
             return (await self._client.get("/health")).status_code == 200
         except (httpx.HTTPError, httpx.InvalidURL):
@@ -126,6 +131,8 @@ class ServerApi:
             raise self._odd_answer(path) from error
 
     async def _send(self, method: str, path: str, body: object = None) -> httpx.Response:
+        import httpx
+
         try:
             return await self._client.request(method, path, json=body)
         except httpx.ConnectError as error:

@@ -6,51 +6,64 @@ from dataclasses import dataclass
 
 from textual.binding import Binding
 
+ALWAYS, TUNING = "always", "tuning"
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing that a key does: the keys, the app's action, two words for the footer, one sentence of help."""
+    """One thing that a key does: the keys (none: the app reads them itself), its action, and one sentence of help.
+
+    `hint` is what the footer says (empty: nothing, or an earlier line says it for both), `rank` how long it stays there
+    as the terminal gets narrower, and `when` the phases in which it is of use.
+    """
 
     keys: str
     shown: str
     action: str
-    label: str
     text: str
-    footer: bool = False
+    hint: str = ""
+    rank: int = 0
+    when: str = TUNING
+    everywhere: bool = False
 
 
 COMMANDS = (
-    Command("up,k", "up", "choose(-1)", "knob", "Choose the knob above."),
-    Command("down,j", "down", "choose(1)", "knob", "Choose the knob below."),
-    Command("right,l", "right", "step(1, False)", "step up", "Step the chosen knob up (64 sequences, 1,024 tokens)."),
-    Command("left,h", "left", "step(-1, False)", "step down", "Step the chosen knob down."),
-    Command("right_square_bracket", "]", "step(1, True)", "fine up", "A fine step up (8 sequences, 256 tokens)."),
-    Command("left_square_bracket", "[", "step(-1, True)", "fine down", "A fine step down."),
-    Command("u", "u", "undo", "undo", "Go back to the point before.", True),
-    Command("plus,equals_sign", "+", "load(1)", "more load", "Raise the request rate or the concurrency."),
-    Command("minus", "-", "load(-1)", "less load", "Lower the request rate or the concurrency."),
-    Command("space", "space", "pause", "pause", "Stop the load, or start it again with a new episode.", True),
-    Command("a", "a", "accept", "accept", "Accept this point: confirm it by a restart, or save it unconfirmed.", True),
-    Command("o", "o", "log", "log", "Show the server's log.", True),
-    Command("e", "e", "events", "events", "Show what happened in this session."),
-    Command("L", "L", "allow_load", "send load", "Send load to the attached server (asks first)."),
-    Command("question_mark", "?", "help", "help", "Show the keys and what the figures mean.", True),
-    Command("ctrl+l", "ctrl+l", "redraw", "redraw", "Paint the whole screen again."),
-    Command("q,ctrl+c", "q", "leave", "quit", "Leave: stop the server, or leave it running.", True),
-)
-
-FOOTER = "up/down knob  left/right step  [ ] fine  0-9 value  +/- load  "
+    Command("up,k", "up k", "choose(-1)", "Choose the knob above.", "\u2191\u2193 knob", 8),
+    Command("down,j", "down j", "choose(1)", "Choose the knob below."),
+    Command("right,l", "right l", "step(1, False)", "Step the chosen knob up (64 sequences, 1,024 tokens).",
+            "\u2190\u2192 step", 9),
+    Command("left,h", "left h", "step(-1, False)", "Step the chosen knob down."),
+    Command("right_square_bracket", "]", "step(1, True)", "A fine step up (8 sequences, 256 tokens).", "[ ] fine", 1),
+    Command("left_square_bracket", "[", "step(-1, True)", "A fine step down."),
+    Command("", "0-9 .", "", "Type a value for the chosen knob.", "0-9 value", 4),
+    Command("", "enter", "", "Apply the typed value, do the offered restart, or start again after a failure."),
+    Command("", "esc", "", "Drop the typed value, or the offered restart."),
+    Command("u", "u", "undo", "Go back to the point before.", "u undo", 5),
+    Command("plus,equals_sign", "+ =", "load(1)", "Raise the request rate or the concurrency.", "+ - load", 6),
+    Command("minus", "-", "load(-1)", "Lower the request rate or the concurrency."),
+    Command("space", "space", "pause", "Stop the load, or start it again with a new episode.", "space pause", 3),
+    Command("a", "a", "accept", "Accept this point: confirm it by a restart, or save it unconfirmed.", "a accept", 10),
+    Command("o", "o", "log", "Show the server's log.", "o log", 7, ALWAYS),
+    Command("e", "e", "events", "Show what happened in this session.", "e events", 2, ALWAYS),
+    Command("L", "L", "allow_load", "Send load to the attached server (asks first)."),
+    Command("question_mark", "?", "help", "Show the keys and what the figures mean.", "? help", 11, ALWAYS),
+    Command("ctrl+l", "ctrl+l", "redraw", "Paint the whole screen again."),
+    Command("q", "q", "leave", "Leave: stop the server, or leave it running.", "q quit", 12, ALWAYS),
+    Command("ctrl+c,ctrl+q", "ctrl+c", "leave", "The same, from every page.", everywhere=True),
+)  # fmt: skip
 
 
 def bindings() -> list[Binding]:
     """The app's bindings, one for each command."""
-    return [Binding(c.keys, c.action, c.label, show=False) for c in COMMANDS]
+    return [Binding(c.keys, c.action, c.text, show=False, priority=c.everywhere) for c in COMMANDS if c.keys]
 
 
-def footer(width: int) -> str:
-    """The footer's line, as much of it as fits."""
-    tail = "  ".join(f"{c.shown} {c.label}" for c in COMMANDS if c.footer)
-    return FOOTER + tail if len(FOOTER + tail) <= width else tail
+def footer(width: int, starting: bool = False) -> str:
+    """The footer's line: the commands of use now, the most useful ones where not all fit."""
+    kept = [c for c in COMMANDS if c.hint and (c.when == ALWAYS or not starting)]
+    while len(kept) > 1 and sum(len(c.hint) + 2 for c in kept) - 2 > width:
+        kept.remove(min(kept, key=lambda c: c.rank))
+    return "  ".join(c.hint for c in kept)
 
 
 HELP_FIGURES = (
@@ -60,6 +73,8 @@ HELP_FIGURES = (
     ("PASS / FAIL", "certain for this episode, whatever its remaining requests do; UNDECIDED until then"),
     ("both met", "the share of requests that met every objective (two passes at 95 % allow 90 %)"),
     ("goodput", "requests per second that met every objective"),
+    ("limit", "what kept requests waiting in most steps: SEQ CAP, TOKEN BUDGET or KV BLOCKS"),
     ("ASKED, ACCEPTED, SETTLED", "a step was written; the scheduler has read it; the running batch is inside it"),
     ("live v", "live downwards: KV blocks are held back; above the start value it takes a restart"),
+    ("> in POINTS", "the present point and load; live is measured here, conf on a freshly started server"),
 )  # fmt: skip

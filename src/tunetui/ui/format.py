@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point, format_memory, restart_reason
+from tunetui.core.workload import Load
 
 KNOB_LABELS = {
     Knob.SEQS: "max-num-seqs",
@@ -11,6 +12,7 @@ KNOB_LABELS = {
     Knob.MEMORY: "gpu-memory-util",
     Knob.PREFIX: "prefix caching",
 }
+SHORT_LABELS = {Knob.TOKENS: "batched-tokens", Knob.MEMORY: "gpu-memory-util"}
 
 
 def ms(seconds: float | None, digits: int = 0) -> str:
@@ -22,9 +24,9 @@ def ms(seconds: float | None, digits: int = 0) -> str:
     return f"{seconds * 1000:,.{digits}f} ms"
 
 
-def bare_ms(seconds: float | None) -> str:
+def bare_ms(seconds: float | None, digits: int = 0) -> str:
     """Milliseconds without the unit, for table cells."""
-    return "-" if seconds is None else f"{seconds * 1000:,.0f}"
+    return "-" if seconds is None else f"{seconds * 1000:,.{digits}f}"
 
 
 def clock(seconds: float) -> str:
@@ -37,20 +39,32 @@ def percent(share: float | None, digits: int = 0) -> str:
     return "-" if share is None else f"{share * 100:.{digits}f} %"
 
 
-def knob_label(knob: Knob, facts: EngineFacts | None) -> str:
-    if knob is Knob.MEMORY and facts is not None and facts.memory_flag is MemoryFlag.KV_BYTES:
+def memory_flag(point: Point | None, facts: EngineFacts | None) -> MemoryFlag:
+    """What the memory knob steps; before the engine said so, a value above 1 can only be bytes."""
+    if facts is not None:
+        return facts.memory_flag
+    return MemoryFlag.KV_BYTES if point is not None and point.memory > 1 else MemoryFlag.UTILIZATION
+
+
+def knob_label(knob: Knob, flag: MemoryFlag, wide: bool = True) -> str:
+    if knob is Knob.MEMORY and flag is MemoryFlag.KV_BYTES:
         return "KV cache memory"
-    return KNOB_LABELS[knob]
+    return KNOB_LABELS[knob] if wide else SHORT_LABELS.get(knob, KNOB_LABELS[knob])
 
 
 def knob_value(knob: Knob, point: Point, facts: EngineFacts | None) -> str:
     match knob:
         case Knob.MEMORY:
-            return format_memory(point.memory, facts.memory_flag if facts else MemoryFlag.UTILIZATION)
+            return format_memory(point.memory, memory_flag(point, facts))
         case Knob.CHUNKED | Knob.PREFIX:
             return "on" if point.value(knob) else "off"
         case _:
             return str(point.value(knob))
+
+
+def load(value: Load, wide: bool) -> str:
+    """`load 14 rps poisson`, or in few cells `14 rps`."""
+    return f"load {value}" if wide else str(value).removesuffix(" poisson").removesuffix(" closed loop")
 
 
 def knob_how(knob: Knob, point: Point, facts: EngineFacts | None, expected_s: float | None) -> str:

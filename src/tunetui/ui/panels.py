@@ -5,15 +5,22 @@ Verdicts are words; colour only decorates them. Text that came from the server i
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.text import Text
 
-from tunetui.core.knobs import Knob
+from tunetui.core.episode import Measurement
+from tunetui.core.knobs import Knob, MemoryFlag
 from tunetui.core.session import Phase, Session, StepState
 from tunetui.core.slo import Metric, Verdict
 from tunetui.ui import format as fmt
+from tunetui.ui.fit import fitted, part, shortened
 
 VERDICT_STYLE = {Verdict.PASS: "bold green", Verdict.FAIL: "bold red", Verdict.UNDECIDED: "yellow"}
+PHASE_STYLE = {Phase.LIVE: "bold green", Phase.CONFIRMED: "bold green", Phase.FAILED: "bold red"}
 DIM = "dim"
+NOTICE_S = 15.0
+WIDE = 100  # cells from which there is room for full words
 
 
 def verdict_text(verdict: Verdict) -> Text:
@@ -21,171 +28,202 @@ def verdict_text(verdict: Verdict) -> Text:
 
 
 def header(state: Session, now_s: float, width: int) -> Text:
-    """Who is served by what on what, where the session is, and the load."""
-    name = state.model if width >= 100 else state.model.rstrip("/").split("/")[-1]
-    left = Text.assemble(("tunetui", "bold"), "  ", name)
+    """Who is served by what on what; where the session is and the load, which never give way to a long name."""
+    name = state.model if width >= WIDE else state.model.rstrip("/").split("/")[-1]
+    load = fmt.load(state.load, width >= WIDE) if state.load_allowed else "no load"
+    right = Text.assemble(
+        (state.phase.value, PHASE_STYLE.get(state.phase, "bold yellow")), f" {fmt.clock(now_s - state.began_s)}   "
+    )
+    right.append(f"{load} PAUSED" if state.paused else load, "bold yellow" if state.paused else "")
+    parts = [part(3, "tunetui", "bold"), part(0, name)]
     if state.version:
-        left.append(f"   vLLM {state.version}")
-    if state.hardware and width >= 100:
-        left.append(f"   {state.hardware}")
-    phase = Text(f"   {state.phase.value}", "bold green" if state.phase is Phase.LIVE else "bold yellow")
-    if state.phase is Phase.FAILED:
-        phase.stylize("bold red")
-    left.append_text(phase)
-    left.append(f" {fmt.clock(now_s - state.began_s)}")
-    load = "no load" if not state.load_allowed else f"load {state.load}"
-    right = Text(load + ("  PAUSED" if state.paused else ""), "bold yellow" if state.paused else "")
-    room = width - right.cell_len - 2
-    left.truncate(max(room, 10), overflow="ellipsis", pad=True)
-    return Text.assemble(left, "  ", right)
+        parts.append(part(2, f"vLLM {state.version}"))
+    if state.hardware and width >= WIDE:
+        parts.append(part(1, state.hardware))
+    room = width - right.cell_len - 3
+    return fitted(shortened(parts, room, least=20), right, width)
 
 
 def knobs(state: Session, chosen: Knob, typed: str, width: int) -> Text:
-    """One line a knob: value, and what a step of it takes; then how far the last step has come."""
+    """One line a knob: value, and what a step of it takes; then how far the last step has come, wrapped to `width`."""
+    wide = width >= 40
     lines = [Text("KNOBS", "bold")]
-    point = state.restart.target if state.restart else state.point
-    for knob in Knob:
-        mark = "> " if knob is chosen else "  "
-        label = fmt.knob_label(knob, state.facts)
-        value = "-"
-        if point is not None:
-            value = fmt.knob_value(knob, point, state.facts)
-        how = ""
-        if point is not None:
-            how = fmt.knob_how(knob, point, state.facts, state.start_expected_s)
-        if knob is chosen and typed:
-            value, how = f"{typed}_", "enter"
-        line = Text(f"{mark}{label:<18} {value:>9}  {how}", "reverse" if knob is chosen else "")
-        line.truncate(width, overflow="ellipsis", pad=knob is chosen)
-        lines.append(line)
-    lines.append(Text())
-    lines.extend(step_lines(state))
+    lines += [_knob_line(state, knob, typed if knob is chosen else "", knob is chosen, wide, width) for knob in Knob]
+    notes = step_lines(state)
+    if not wide and state.facts is not None and state.start_expected_s:
+        notes.append((f"a restart takes about {state.start_expected_s:.0f} s", DIM))
+    for text, style in notes:
+        lines.extend(Text(line, style) for line in textwrap.wrap(text, width))
     return Text("\n").join(lines)
 
 
-def step_lines(state: Session) -> list[Text]:
-    """ASKED, ACCEPTED, SETTLED (or IDLE) with the seconds that each took."""
+def _knob_line(state: Session, knob: Knob, typed: str, chosen: bool, wide: bool, width: int) -> Text:
+    point = state.restart.target if state.restart else state.point
+    flag = fmt.memory_flag(point, state.facts)
+    value, how, style = "-", "", ""
+    if point is not None:
+        value = fmt.knob_value(knob, point, state.facts)
+        how = fmt.knob_how(knob, point, state.facts, state.start_expected_s if wide else None)
+        if state.restart is not None and state.point is not None and point.value(knob) != state.point.value(knob):
+            how, style = "restart?", "bold yellow"
+    if typed:
+        unit = " GiB" if knob is Knob.MEMORY and flag is MemoryFlag.KV_BYTES else ""
+        value, how, style = f"{typed}_", f"{unit} enter".strip(), "bold"
+    label = fmt.knob_label(knob, flag, wide)
+    columns = f"{label:<18} {value:>9}  " if wide else f"{label:<15} {value:>8} "
+    line = Text(f"{'>' if chosen else ' '} {columns}").append(how, style)
+    line.truncate(width, overflow="ellipsis", pad=chosen)
+    if chosen:
+        line.stylize("reverse")
+    return line
+
+
+def step_lines(state: Session) -> list[tuple[str, str]]:
+    """ASKED, ACCEPTED, SETTLED (or IDLE) with the time that each took, as (text, style); or why nothing is live."""
     if state.facts is not None and not state.facts.live:
-        return [Text(state.facts.why_not_live, DIM)]
-    if state.step_state is StepState.NONE or state.step_asked_s is None:
+        return [(state.facts.why_not_live, DIM)]
+    asked_s = state.step_asked_s
+    if state.step_state is StepState.NONE or asked_s is None:
         return []
-    line = Text.assemble("step ", (state.step_state.value, "bold"))
-    parts = []
+    lines = [(f"step {state.step_state.value}", "bold")]
+    if state.step_state is StepState.ASKED:
+        lines.append(("written; the scheduler has not read it yet", DIM))
     if state.step_accepted_s is not None:
-        parts.append(f"accepted in {max(state.step_accepted_s - state.step_asked_s, 0) * 1000:,.0f} ms")
+        lines.append((f"accepted in {max(state.step_accepted_s - asked_s, 0) * 1000:,.0f} ms", DIM))
     if state.step_settled_s is not None:
-        parts.append(f"settled in {max(state.step_settled_s - state.step_asked_s, 0):.1f} s")
+        lines.append((f"settled in {max(state.step_settled_s - asked_s, 0):.1f} s", DIM))
     if state.step_state is StepState.IDLE:
-        parts.append("applies with the next request")
+        lines.append(("applies with the next request", DIM))
     if state.step_state is StepState.ACCEPTED:
-        parts.append(f"{state.engine.running} still running")
-    lines = [line]
-    lines.extend(Text(f"  {part}", DIM) for part in parts)
+        lines.append((f"{state.engine.running} running, going to the new limits", DIM))
     return lines
 
 
-def chart_title(state: Session, metric: Metric) -> Text:
+def chart_title(state: Session, metric: Metric, width: int) -> Text:
     """`P95 TTFT  412 ms   SLO 600   PASS` of the episode."""
     seen = state.measurement
     value = None
     if seen is not None:
         value = seen.ttft_s if metric is Metric.TTFT else seen.tpot_s
     shown = fmt.ms(value, 0 if metric is Metric.TTFT else 1)
-    title = Text.assemble((f"P{state.slo.percentile} {metric.label}", "bold"), f"  {shown:>9}")
+    cramped = width < 30
+    name = metric.label if cramped else f"P{state.slo.percentile} {metric.label}"
+    head = Text.assemble((name, "bold"), f" {shown}" if cramped else f" {shown:>9}")
+    gap = " " if cramped else "   "
     objective = state.slo.objective(metric)
     if objective is None:
-        return title
-    title.append(f"   SLO {objective.limit_s * 1000:g}   ")
+        return fitted([part(0, head), part(1, "no objective", DIM)], Text(), width, gap)
+    parts = [part(0, head), part(3, f"SLO {objective.limit_s * 1000:g}")]
     result = next((o for o in seen.objectives if o.metric is metric), None) if seen is not None else None
     if result is None:
-        title.append("no episode yet", DIM)
-        return title
-    title.append_text(verdict_text(result.verdict))
+        return fitted([*parts, part(2, "no episode yet", DIM)], Text(), width, gap)
+    parts.append(part(4, verdict_text(result.verdict)))
     if result.verdict is Verdict.UNDECIDED:
-        title.append(f" {result.left} left", DIM)
-    return title
+        parts.append(part(1, f"{result.left} left", DIM))
+    elif width >= 50:
+        parts.append(part(1, f"met {fmt.percent(result.share, 1)}", DIM))
+    return fitted(parts, Text(), width, gap)
 
 
 def episode(state: Session, width: int) -> Text:
-    """The episode so far: progress, shares, goodput, throughput, verdict."""
+    """The episode so far: progress, shares, goodput, throughput; the verdict at the right end."""
     seen = state.measurement
+    head = Text("EPISODE", "bold")
     if seen is None:
-        return Text.assemble(("EPISODE", "bold"), "  none yet" if state.load_allowed else "  no load is sent: L asks")
-    text = Text.assemble(("EPISODE", "bold"), f" {seen.judged}/{seen.counted}")
-    met = "both met" if len(seen.objectives) == 2 else "met"
-    text.append(f"   {met} {fmt.percent(seen.attainment, 1)}")
-    text.append(f"   goodput {seen.goodput_rps:.2f} req/s")
-    text.append(f"   {seen.output_tokens_per_s:,.0f} tok/s")
-    text.append(f"   in flight {state.in_flight}")
+        why = "no load is sent: L asks" if not state.load_allowed else "paused" if state.paused else "none yet"
+        return Text.assemble(head, "  ", why)
+    both = "both met" if len(seen.objectives) == 2 and width >= WIDE else "met"
+    parts = [
+        part(9, head.append(f" {seen.judged}/{seen.counted}", "not bold")),
+        part(8, f"{both} {fmt.percent(seen.attainment, 1)}"),
+        part(7, f"goodput {seen.goodput_rps:.2f} req/s"),
+        part(6, f"{seen.output_tokens_per_s:,.0f} tok/s"),
+        part(5, f"in flight {state.in_flight}"),
+    ]
     if state.errors:
-        text.append(f"   errors {state.errors}", "bold red")
-    if seen.one_token_answers and width >= 100:
-        text.append(f"   one-token {seen.one_token_answers}", DIM)
-    text.append("   ")
-    text.append_text(verdict_text(seen.verdict))
-    if seen.on_the_line:
-        text.append(" ON THE LINE", "yellow")
-    return text
+        parts.append(part(8, f"errors {state.errors}", "bold red"))
+    if seen.one_token_answers:
+        parts.append(part(2, f"one-token {seen.one_token_answers}", DIM))
+    right = Text("ON THE LINE ", "yellow") if seen.on_the_line else Text()
+    return fitted(parts, right.append_text(verdict_text(seen.verdict)), width)
 
 
-def engine(state: Session) -> Text:
-    """What vLLM is doing now; KV usage is of the capacity in force, without held blocks."""
+def engine(state: Session, width: int) -> Text:
+    """What vLLM is doing now; KV usage is of the capacity in force, without held blocks. The limit at the right end."""
     view = state.engine
-    text = Text.assemble(("ENGINE", "bold"), f"  running {view.running}  waiting {view.waiting}")
-    text.append(f"  KV {fmt.percent(view.kv_usage)}")
+    parts = [
+        part(9, Text.assemble(("ENGINE", "bold"), f" running {view.running}")),
+        part(8, f"waiting {view.waiting}"),
+        part(7, f"KV {fmt.percent(view.kv_usage)}"),
+    ]
     if view.kv_blocks is not None:
-        text.append(f" of {view.kv_blocks} blocks")
-    text.append(f"  preempted {view.preemptions}  prefix hits {fmt.percent(view.prefix_hit_rate)}")
-    if view.limit:
-        text.append("  limit: ")
-        text.append(view.limit, "bold")
-    return text
+        parts.append(part(3, f"of {view.kv_blocks} blocks"))
+    if view.held_blocks:
+        parts.append(part(2, f"held {view.held_blocks}", DIM))
+    parts.append(part(6, f"preempted {view.preemptions}"))
+    parts.append(part(5, f"prefix hits {fmt.percent(view.prefix_hit_rate)}"))
+    right = Text.assemble("limit: ", (view.limit, "bold")) if view.limit else Text()
+    return fitted(parts, right, width)
 
 
-def message(state: Session, now_s: float) -> Text:
-    """The one line that asks or tells: a restart to confirm, what makes the numbers suspect, or the latest notice."""
+def message(state: Session, now_s: float, width: int) -> Text:
+    """The one line that asks or tells: a restart to confirm, the latest notice, or what makes the numbers suspect."""
+    last = state.notices[-1] if state.notices and now_s - state.notices[-1].time_s < NOTICE_S else None
     if state.restart is not None:
-        return Text.assemble(
-            ("RESTART? ", "bold yellow"), ("enter", "bold"), " yes  ", ("esc", "bold"), " no   ",
-            f"{expected(state)}, no load meanwhile; {state.restart.reason}",
-        )  # fmt: skip
+        question = Text.assemble(("RESTART? ", "bold yellow"), ("enter", "bold"), " yes  ", ("esc", "bold"), " no")
+        parts = [part(0, question), part(9, f"{expected(state)}, no load meanwhile")]
+        if last is not None and last.severity != "information":
+            parts.append(part(8, last.text, _notice_style(last.severity)))
+        room = width - sum(p.text.cell_len + 3 for p in parts)
+        reason = Text(state.restart.reason, DIM)
+        reason.truncate(max(room, 0), overflow="ellipsis")
+        return fitted([*parts, part(1, reason)] if room > 10 else parts, Text(), width)
+    if last is not None:
+        return Text(last.text, _notice_style(last.severity))
     if state.measurement is not None and state.measurement.suspect:
         return Text.assemble(("SUSPECT ", "bold yellow"), state.measurement.suspect)
-    if state.notices and now_s - state.notices[-1].time_s < 15:
-        last = state.notices[-1]
-        style = {"error": "bold red", "warning": "yellow"}.get(last.severity, "")
-        return Text(last.text, style)
     if state.errors and state.last_error:
         return Text(f"last error: {state.last_error}", "red")
     return Text("")
+
+
+def _notice_style(severity: str) -> str:
+    return {"error": "bold red", "warning": "yellow"}.get(severity, "")
 
 
 def expected(state: Session) -> str:
     return f"about {state.start_expected_s:.0f} s" if state.start_expected_s else "the time is not known yet"
 
 
-def startup(state: Session, now_s: float) -> Text:
-    """The phases of the start with the time each has taken, or why it failed."""
-    if state.phase is Phase.FAILED:
-        first, *rest = state.failure or ("the server is not running",)
-        text = Text.assemble(("The server is not running: ", "bold red"), first)
-        for line in rest[:1]:
-            text.append(f"\n\n{line}")
-        if rest[1:]:
-            text.append("\n\nWhat vLLM said last:", "bold")
-        for line in rest[1:]:
-            text.append(f"\n  {line}", DIM)
-        return text.append("\n\nenter start again   o the whole log   q quit", "bold")
-    elapsed_s = now_s - state.starting_since_s
-    what = "Confirming: a fresh server with exactly these flags" if state.phase is Phase.CONFIRMING else "Starting vLLM"
-    usual = f", last time it took {state.start_expected_s:.0f} s" if state.start_expected_s else ""
-    text = Text.assemble((f"{what}  ", "bold"), f"{elapsed_s:.0f} s{usual}\n")
-    for number, phase in enumerate(state.starting):
-        last = number + 1 == len(state.starting)
-        ended_s = elapsed_s if last else state.starting[number + 1].began_s
-        waiting = last and not state.detail
-        took = f"{ended_s - phase.began_s:6.1f} s"
-        text.append(f"\n  {'...' if waiting else 'ok':<4}{phase.label:<28}{took}", "bold" if waiting else "")
-    if state.detail:
-        text.append(f"\n  ... {state.detail}", "bold")
-    return text.append("\n\n  o the server's log   q quit", DIM)
+def measured(state: Session) -> Measurement | None:
+    """What stands for the present point: its decided measurement, else the one under way, else its row's."""
+    rows = [r.measurement for r in state.rows if (r.point, r.load) == (state.point, state.load)]
+    return state.decided or state.measurement or (rows[-1] if rows else None)
+
+
+def accept_text(state: Session) -> Text:
+    """What accepting the present point would save, with a warning where it does not PASS."""
+    seen = measured(state)
+    if seen is None:
+        return Text("Nothing has been measured at this point yet: wait for its episode.", "yellow")
+    text = Text.assemble("This point: ", verdict_text(seen.verdict))
+    for metric, value in ((Metric.TTFT, seen.ttft_s), (Metric.TPOT, seen.tpot_s)):
+        objective = state.slo.objective(metric)
+        limit = f" (SLO {objective.limit_s * 1000:g})" if objective else ""
+        text.append(f"\nP{state.slo.percentile} {metric.label} {fmt.ms(value, 1)}{limit}")
+    text.append(f"\ngoodput {seen.goodput_rps:.2f} req/s, {seen.judged} of {seen.counted} requests judged")
+    if seen.verdict is Verdict.FAIL:
+        text.append("\nIt does not meet the SLO.", "bold red")
+    elif seen.verdict is Verdict.UNDECIDED:
+        text.append("\nNot decided yet: the rest of the episode may turn it.", "bold yellow")
+    if seen.suspect:
+        text.append(f"\nSUSPECT: {seen.suspect}", "bold yellow")
+    return text
+
+
+def small(state: Session, width: int, height: int, least: tuple[int, int]) -> Text:
+    """All that is left on a terminal that is too small: the verdict, an open question, and the size it needs."""
+    text = verdict_text(state.measurement.verdict) if state.measurement else Text(state.phase.value, "bold")
+    if state.restart is not None:
+        text.append("\nRESTART? enter yes  esc no", "not bold")
+    return text.append(f"\n\nneeds {least[0]}x{least[1]}, is {width}x{height}", "not bold")

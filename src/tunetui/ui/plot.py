@@ -6,19 +6,16 @@ Only this file imports plotext. plotext keeps its figure in module state, so cha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import plotext
-from rich.console import Console
-from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
-from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 
+from tunetui.ui.rows import Rows, strips_of
+
+SMALLEST = (20, 3)
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 60.0, 180.0
+MOST_MS = 1e9  # plotext walks every cell of a line, those off the chart too
 GAP_S = 3.5  # between two points; ticks come once a second
 
 
@@ -46,7 +43,7 @@ def unbroken(series: Series) -> list[list[tuple[float, float]]]:
             continue
         if before_s is None or time_s - before_s > GAP_S:
             lines.append([])
-        lines[-1].append((time_s, value))
+        lines[-1].append((time_s, min(max(value, 0.0), MOST_MS)))
         before_s = time_s
     return lines
 
@@ -64,33 +61,46 @@ def nice_ceiling(value: float) -> float:
     return next((m * power for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if m * power >= value * (1 - 1e-9)), 10 * power)
 
 
+def ticks_for(top: float, limit: float | None, height: int) -> list[float]:
+    """Where the axis is labelled: 0, the top, and the limit; the middle where the limit leaves room for a label."""
+    room = top / max(height - 2, 1)
+    ticks = [0.0, top]
+    for wanted in (limit, top / 2):
+        if wanted is not None and all(abs(wanted - tick) >= room for tick in ticks):
+            ticks.append(wanted)
+    return sorted(ticks)
+
+
 def build(series: Series, width: int, height: int) -> str:
     """The chart as `height` lines of `width` cells with ANSI colours; plain axes where there is no data."""
-    figure = plotext
+    import plotext as figure  # not at the top: it takes 0.1 s, and the first screen has no chart
+
     figure.clf()
     figure.limit_size(False, False)
     figure.plotsize(width, height)
     figure.theme("clear")
     lines = unbroken(series)
     tallest = max([v for line in lines for _, v in line] + [series.limit_ms or 0.0])
-    top = nice_ceiling(tallest * 1.05)
+    top = nice_ceiling(min(tallest, MOST_MS) * 1.05)
     figure.xlim(-series.window_s, 0)
     figure.ylim(0, top)
-    ticks = [-series.window_s * share for share in (1.0, 2 / 3, 1 / 3, 0.0)]
+    ticks = [-series.window_s * share for share in ((1.0, 2 / 3, 1 / 3, 0.0) if width >= 40 else (1.0, 0.0))]
     figure.xticks(ticks, [f"{t:.0f} s" if t else "now" for t in ticks])
-    figure.yticks([0, top / 2, top], ["0", f"{top / 2:g}", f"{top:g}"])
+    heights = ticks_for(top, series.limit_ms, height)
+    # One width in every chart, so that charts above each other share their time axis.
+    figure.yticks(heights, [f"{v:>6g}" for v in heights])
     figure.frame(False)
     for mark in series.marks_s:
         if -series.window_s <= mark <= 0:
             figure.plot([mark, mark], [0, top], marker="┊", color="blue+")
-    if series.limit_ms is not None:
+    if series.limit_ms is not None and series.limit_ms <= top:
         figure.plot([-series.window_s, 0], [series.limit_ms] * 2, marker="╌", color="red+")
     for line in lines:
         figure.plot([t for t, _ in line], [v for _, v in line], marker="braille", color="cyan+")
     return str(figure.build())
 
 
-class Chart(Widget):
+class Chart(Rows):
     """A chart of one Series."""
 
     DEFAULT_CSS = "Chart { height: 1fr; }"
@@ -98,54 +108,14 @@ class Chart(Widget):
     def __init__(self, *, id: str) -> None:  # noqa: A002  (Textual's own name)
         super().__init__(id=id)
         self._series: Series | None = None
-        self._strips: list[Strip] = []
 
-    def show(self, series: Series) -> None:
+    def plot(self, series: Series) -> None:
         """Draw `series`; nothing is sent for rows that stay as they were."""
-        self._series = series
-        self._rebuild()
+        if series != self._series:
+            self._series = series
+            self._rebuild()
 
-    def on_resize(self) -> None:
-        self._rebuild()
-
-    def _rebuild(self) -> None:
-        width, height = self.size
-        if self._series is None or width < 20 or height < 3:
-            return
-        strips = strips_of(build(self._series, width, height), width, height)
-        old, self._strips = self._strips, strips
-        if len(old) != len(strips):
-            self.refresh()
-            return
-        changed = [Region(0, y, width, 1) for y, strip in enumerate(strips) if strip != old[y]]
-        if changed:
-            self.refresh(*changed)
-
-    def render_line(self, y: int) -> Strip:
-        if y < len(self._strips):
-            return self._strips[y].apply_style(self.rich_style)
-        return Strip.blank(self.size.width, self.rich_style)
-
-
-def strips_of(ansi: str, width: int, height: int) -> list[Strip]:
-    """The lines of an ANSI drawing as exactly `height` strips of `width` cells."""
-    strips: list[Strip] = []
-    for line in ansi.split("\n")[:height]:
-        text = Text.from_ansi(line)
-        segments = [Segment(s.text, s.style or Style.null()) for s in text.render(_CONSOLE) if s.text != "\n"]
-        strips.append(Strip(segments).adjust_cell_length(width))
-    while len(strips) < height:
-        strips.append(Strip.blank(width))
-    return strips
-
-
-def _make_console() -> Console:
-    return Console(color_system="truecolor", force_terminal=True, width=1000)
-
-
-_CONSOLE = _make_console()
-
-
-def latest(values: Sequence[float | None]) -> float | None:
-    """The newest value that is there."""
-    return next((v for v in reversed(values) if v is not None), None)
+    def make_strips(self, width: int, height: int) -> list[Strip]:
+        if self._series is None or width < SMALLEST[0] or height < SMALLEST[1]:
+            return [Strip.blank(width)] * height
+        return strips_of(Text.from_ansi(build(self._series, width, height)), width, height)

@@ -12,20 +12,21 @@ from tunetui.core.session import Row, Session
 from tunetui.ui import format as fmt
 from tunetui.ui.panels import DIM, VERDICT_STYLE
 
+MARK = 2  # cells before the first column
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its head, its width in cells in the wide and the narrow table (0: left out), and its value."""
+    """One column: its head, its width in cells, how long it is kept as the table gets narrower, and its value."""
 
     head: str
-    wide: int
-    narrow: int
+    width: int
+    rank: int
     value: Callable[[Row, EngineFacts | None], str]
     left: bool = False
 
-    def cell(self, text: str, wide: bool) -> str:
-        width = self.wide if wide else self.narrow
-        return f"{text[:width]:<{width}}" if self.left else f"{text:>{width}}"
+    def cell(self, text: str) -> str:
+        return f"{text[: self.width]:<{self.width}}" if self.left else f"{text:>{self.width}}"
 
 
 def _knob(render: Callable[[Point, EngineFacts | None], str]) -> Callable[[Row, EngineFacts | None], str]:
@@ -33,36 +34,58 @@ def _knob(render: Callable[[Point, EngineFacts | None], str]) -> Callable[[Row, 
 
 
 COLUMNS = (
-    Column("#", 3, 2, lambda row, _: str(row.number)),
-    Column("seqs", 5, 5, _knob(lambda point, _: str(point.max_num_seqs))),
-    Column("chunk", 5, 5, _knob(lambda point, _: "on" if point.chunked_prefill else "off")),
-    Column("tokens", 6, 6, _knob(lambda point, _: str(point.max_num_batched_tokens))),
-    Column("memory", 8, 8, _knob(lambda point, facts: fmt.knob_value(Knob.MEMORY, point, facts))),
-    Column("load", 22, 0, lambda row, _: str(row.load), left=True),
-    Column("tok/s", 7, 6, lambda row, _: f"{row.measurement.output_tokens_per_s:,.0f}"),
-    Column("goodput", 7, 7, lambda row, _: f"{row.measurement.goodput_rps:.2f}"),
-    Column("TTFT", 7, 7, lambda row, _: fmt.bare_ms(row.measurement.ttft_s)),
-    Column("TPOT", 6, 5, lambda row, _: fmt.bare_ms(row.measurement.tpot_s)),
-    Column("verdict", 9, 9, lambda row, _: row.measurement.verdict.value, left=True),
-    Column("blocks", 6, 0, lambda row, _: str(row.kv_blocks or "-")),
-    Column("", 9, 4, lambda row, _: "confirmed" if row.confirmed else "live", left=True),
+    Column("#", 2, 9, lambda row, _: str(row.number)),
+    Column("seqs", 5, 9, _knob(lambda point, _: str(point.max_num_seqs))),
+    Column("tokens", 6, 8, _knob(lambda point, _: str(point.max_num_batched_tokens))),
+    Column("chunk", 5, 6, _knob(lambda point, _: "on" if point.chunked_prefill else "off")),
+    Column("memory", 8, 5, _knob(lambda point, facts: fmt.knob_value(Knob.MEMORY, point, facts))),
+    Column("prefix", 6, 2, _knob(lambda point, _: "on" if point.prefix_caching else "off")),
+    Column("load", 22, 1, lambda row, _: str(row.load), left=True),
+    Column("tok/s", 6, 7, lambda row, _: f"{row.measurement.output_tokens_per_s:,.0f}"),
+    Column("goodput", 7, 8, lambda row, _: f"{row.measurement.goodput_rps:.2f}"),
+    Column("TTFT", 6, 9, lambda row, _: fmt.bare_ms(row.measurement.ttft_s)),
+    Column("TPOT", 6, 9, lambda row, _: fmt.bare_ms(row.measurement.tpot_s, 1)),
+    Column("verdict", 9, 10, lambda row, _: row.measurement.verdict.value, left=True),
+    Column("blocks", 6, 3, lambda row, _: str(row.kv_blocks or "-")),
+    Column("kind", 4, 10, lambda row, _: "conf" if row.confirmed else "live", left=True),
 )
+
+
+def columns_for(width: int) -> list[Column]:
+    """The columns that fit into `width` cells, in their order; those of the lowest rank go first."""
+    kept = list(COLUMNS)
+    while len(kept) > 1 and MARK + sum(c.width + 1 for c in kept) - 1 > width:
+        kept.remove(min(kept, key=lambda c: c.rank))
+    return kept
+
+
+def _is_present(row: Row, state: Session) -> bool:
+    return row.point == state.point and row.load == state.load
+
+
+def _shown(state: Session, room: int) -> list[Row]:
+    """The newest rows, and the present point's in place of the oldest of them where it is older still."""
+    newest = list(state.rows[-room:])
+    if room > 1 and not any(_is_present(r, state) for r in newest):
+        newest = [r for r in state.rows if _is_present(r, state)][-1:] + newest[-(room - 1) :]
+    return newest
 
 
 def points(state: Session, width: int, height: int) -> Text:
     """The newest rows that fit into `height` lines, newest last; `>` marks the present point and load."""
-    wide = width >= 100
-    columns = [c for c in COLUMNS if (c.wide if wide else c.narrow)]
-    head = " ".join(c.cell(c.head, wide) for c in columns)
-    lines = [Text("  " + head, DIM)]
-    if wide:
+    columns = columns_for(width)
+    lines = [Text(" " * MARK + " ".join(c.cell(c.head) for c in columns), DIM)]
+    if height > 5:
         lines.insert(0, Text.assemble(("POINTS", "bold"), (f"  P{state.slo.percentile} in ms, goodput in req/s", DIM)))
-    for row in state.rows[-max(height - len(lines), 1) :]:
-        present = row.point == state.point and row.load == state.load
-        line = Text("> " if present else "  ", no_wrap=True)
+    room = max(height - len(lines), 1)
+    for row in _shown(state, room):
+        present = _is_present(row, state)
+        line = Text("> " if present else "  ", style="bold" if present else "")
         for column in columns:
             style = VERDICT_STYLE[row.measurement.verdict] if column.head == "verdict" else ""
-            line.append(column.cell(column.value(row, state.facts), wide), style).append(" ")
+            line.append(column.cell(column.value(row, state.facts)), style)
+            if column is not columns[-1]:
+                line.append(" ")
         lines.append(line)
     if not state.rows:
         lines.append(Text("  none yet: a point gets its line when its episode has a verdict", DIM))

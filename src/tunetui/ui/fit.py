@@ -1,0 +1,56 @@
+"""One line made of parts: it fits a width by dropping its least important parts, and its right end never moves off.
+
+It knows nothing of sessions or widgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+GAP = "   "
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a line. The lowest `rank` is dropped first; the part of rank 0 is the one shortened instead."""
+
+    text: Text
+    rank: int
+
+
+def part(rank: int, text: str | Text, style: str = "") -> Part:
+    return Part(text if isinstance(text, Text) else Text(text, style), rank)
+
+
+def fitted(parts: Sequence[Part], right: Text, width: int, gap: str = GAP) -> Text:
+    """`parts` in their order with `right` at the right end, in exactly `width` cells (fewer where `right` is empty)."""
+    room = width - (right.cell_len + len(gap) if right.cell_len else 0)
+    kept = list(parts)
+    while len(kept) > 1 and _cells(kept, gap) > room:
+        kept.remove(min((p for p in kept if p.rank), key=lambda p: p.rank, default=kept[-1]))
+    line = Text(gap, end="").join([p.text for p in kept])
+    line.truncate(max(room, 0), overflow="ellipsis", pad=bool(right.cell_len))
+    return Text.assemble(line, gap if room >= 0 else "", right) if right.cell_len else line
+
+
+def _cells(parts: Sequence[Part], gap: str) -> int:
+    return sum(p.text.cell_len for p in parts) + len(gap) * (len(parts) - 1)
+
+
+def shortened(parts: Sequence[Part], room: int, gap: str = GAP, least: int = 12) -> list[Part]:
+    """`parts` with the one of rank 0 cut to what the others leave, but to no fewer than `least` cells."""
+    over = _cells(parts, gap) - room
+    if over <= 0:
+        return list(parts)
+    cut = []
+    for each in parts:
+        if each.rank == 0:
+            text = each.text.copy()
+            text.truncate(max(text.cell_len - over, min(least, text.cell_len)), overflow="ellipsis")
+            cut.append(Part(text, 0))
+        else:
+            cut.append(each)
+    return cut

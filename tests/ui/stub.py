@@ -1,0 +1,173 @@
+"""A driver that drives nothing: the same attributes as the real one, its calls recorded, its state set by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from textual.pilot import Pilot
+
+from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
+from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
+from tunetui.core.session import EngineView, Notice, Phase, PhaseTime, Row, Session
+from tunetui.core.slo import Metric, Verdict, parse_slo
+from tunetui.core.workload import Load
+from tunetui.ui.app import TunetuiApp
+from tunetui.ui.rows import Rows
+
+POINT = Point(64, 2048, True, 0.9, True)
+FACTS = EngineFacts(
+    version="0.32.0", model="fake/model", ceiling=Point(256, 8192, True, 0.92, True), live=True, num_blocks=1024,
+    bytes_per_block=2**21, block_size=16, blocks_per_max_request=128, max_model_len=2048, chunked_live=True,
+    total_memory_bytes=2**33, hardware="A100 80GB",
+)  # fmt: skip
+BYTES_FACTS = replace(FACTS, memory_flag=MemoryFlag.KV_BYTES, ceiling=replace(FACTS.ceiling, memory=2.0**31))
+
+
+def result(metric: Metric, verdict: Verdict, limit_s: float) -> ObjectiveResult:
+    return ObjectiveResult(metric, limit_s, verdict, 90, 10, 400, 0 if verdict is not Verdict.UNDECIDED else 300)
+
+
+def measurement(ttft: Verdict = Verdict.PASS, tpot: Verdict = Verdict.PASS, suspect: str = "") -> Measurement:
+    both = {ttft, tpot}
+    overall = Verdict.FAIL if Verdict.FAIL in both else Verdict.PASS if both == {Verdict.PASS} else Verdict.UNDECIDED
+    return Measurement(
+        episode=1, counted=400, judged=164,
+        objectives=(result(Metric.TTFT, ttft, 0.6), result(Metric.TPOT, tpot, 0.08)),
+        verdict=overall, on_the_line=False, good=90, ttft_s=0.412, tpot_s=0.0651, ttft_from_send_s=0.4,
+        mean_e2el_s=1.0, output_tokens_per_s=2090.4, requests_per_s=14.0, goodput_rps=13.5, window_s=30.0, failed=0,
+        cancelled=0, one_token_answers=0, lateness_p99_s=0.0, suspect=suspect,
+    )  # fmt: skip
+
+
+def chart(count: int, end_s: float) -> tuple[ChartPoint, ...]:
+    return tuple(
+        ChartPoint(end_s - count + 1 + i, 0.4 + 0.03 * (i * 7 % 11), 0.06 + 0.003 * (i * 5 % 7)) for i in range(count)
+    )
+
+
+def live(**changes: Any) -> Session:
+    """A session that has been live for a while."""
+    now_s = time.monotonic()
+    state = Session(
+        model="meta-llama/Llama-2-7b-chat-hf", slo=parse_slo(["ttft:600", "tpot:80"]), load=Load(14.0),
+        phase=Phase.LIVE, began_s=now_s - 751, version="0.32.0", hardware="A100 80GB", facts=FACTS, point=POINT,
+        start_expected_s=95.0, measurement=measurement(), chart=chart(60, now_s), in_flight=40,
+        engine=EngineView(running=52, waiting=13, kv_usage=0.61, kv_blocks=1024, limit="SEQ CAP"),
+        rows=(Row(1, POINT, Load(14.0), measurement(), kv_blocks=1024),),
+    )  # fmt: skip
+    return replace(state, **changes)
+
+
+def starting(**changes: Any) -> Session:
+    now_s = time.monotonic()
+    phases = (PhaseTime("starting python", 0.0), PhaseTime("loading weights", 4.3))
+    fresh = Session(model="m", slo=parse_slo(["ttft:600"]), load=Load(4.0), began_s=now_s - 20)
+    return replace(fresh, starting_since_s=now_s - 20, starting=phases, point=POINT, **changes)
+
+
+def failed(**changes: Any) -> Session:
+    lines = ("the card has too little memory", "lower --gpu-memory-utilization", "torch.OutOfMemoryError: CUDA")
+    return replace(starting(phase=Phase.FAILED, failure=lines), **changes)
+
+
+RESTART = Step(replace(POINT, prefix_caching=False), How.RESTART, "vLLM sets it at start")
+
+
+class StubDriver:
+    """Records every call as (name, arguments)."""
+
+    def __init__(self, state: Session, log_path: Path = Path("/nonexistent/server.log")) -> None:
+        self.state = state
+        self.settings = SimpleNamespace(attached=False, url="", memory_flag=MemoryFlag.UTILIZATION)
+        self.engine = SimpleNamespace(
+            pid=4242, url="http://127.0.0.1:8000", log=deque(maxlen=5000), log_path=log_path, read_log=lambda: []
+        )
+        self.calls: list[tuple[Any, ...]] = []
+        self.on_change: Callable[[], None] = lambda: None
+
+    def _call(self, *call: Any) -> None:
+        self.calls.append(call)
+
+    async def start(self) -> None:
+        self._call("start")
+
+    async def close(self) -> None:
+        self._call("close")
+
+    async def allow_load(self) -> None:
+        self._call("allow_load")
+
+    def say(self, text: str, severity: str = "information") -> None:
+        self._call("say", text)
+        self.put(notices=(*self.state.notices, Notice(time.monotonic(), severity, text)))
+
+    def step_knob(self, knob: Knob, direction: int, fine: bool = False) -> None:
+        self._call("step_knob", knob, direction, fine)
+
+    def set_knob(self, knob: Knob, value: float) -> None:
+        self._call("set_knob", knob, value)
+
+    def undo(self) -> None:
+        self._call("undo")
+
+    def step_load(self, direction: int) -> None:
+        self._call("step_load", direction)
+
+    def toggle_pause(self) -> None:
+        self._call("toggle_pause")
+
+    def drop_restart(self) -> None:
+        self._call("drop_restart")
+
+    def confirm_restart(self) -> None:
+        self._call("confirm_restart")
+
+    def accept(self, confirm: bool) -> None:
+        self._call("accept", confirm)
+
+    def put(self, **changes: Any) -> None:
+        """Change the state as an event would."""
+        self.state = replace(self.state, **changes)
+        self.on_change()
+
+    @property
+    def asked(self) -> list[tuple[Any, ...]]:
+        """The calls that an operator made."""
+        return [c for c in self.calls if c[0] not in ("start", "close")]
+
+
+def make_app(state: Session, log_path: Path = Path("/nonexistent/server.log")) -> tuple[TunetuiApp, StubDriver]:
+    driver = StubDriver(state, log_path)
+
+    def make(changed: Callable[[], None]) -> Any:
+        driver.on_change = changed
+        return driver
+
+    return TunetuiApp(make), driver
+
+
+def row_text(app: TunetuiApp, name: str) -> str:
+    """What a panel shows: the cells of its rows, not the text it was given."""
+    panel = app.screen_stack[0].query_one(f"#{name}", Rows)
+    return "\n".join(strip.text.rstrip() for strip in panel._strips) if panel.region.height else ""
+
+
+def screen_text(app: TunetuiApp) -> str:
+    """Every cell of the screen on top."""
+    screen = app.screen
+    return "\n".join("".join(s.text for s in line) for line in screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], object], limit_s: float = 10.0) -> None:
+    """Wait until `holds`."""
+    ends_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < ends_s, f"not within {limit_s} s:\n{screen_text(pilot.app)}"  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)

@@ -1,0 +1,303 @@
+"""What the panels say, as tables of state -> text."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ui.stub import BYTES_FACTS, FACTS, POINT, RESTART, failed, live, measurement, starting
+
+from tunetui.core.knobs import Knob
+from tunetui.core.session import Notice, Phase, Row, Session, StepState
+from tunetui.core.slo import Metric, Verdict, parse_slo
+from tunetui.core.workload import Load
+from tunetui.ui import panels
+from tunetui.ui.board import points_height, series_of
+from tunetui.ui.commands import footer
+from tunetui.ui.fit import fitted, part
+from tunetui.ui.format import clock, ms
+from tunetui.ui.pages import events_text, help_text
+from tunetui.ui.points import columns_for, points
+from tunetui.ui.startup import is_starting, startup
+
+NOW = 1000.0
+WIDTHS = (60, 80, 99, 100, 120, 200)
+
+
+def plain(text: Any) -> list[str]:
+    return [line.rstrip() for line in text.plain.split("\n")]
+
+
+def stepping(step_state: StepState, accepted_s: float | None = None, settled_s: float | None = None) -> Session:
+    return live(step_state=step_state, step_asked_s=NOW, step_accepted_s=accepted_s, step_settled_s=settled_s)
+
+
+@pytest.mark.parametrize(
+    ("state", "lines"),
+    [
+        (stepping(StepState.NONE), []),
+        (stepping(StepState.ASKED), ["step ASKED", "written; the scheduler has not read it yet"]),
+        (
+            stepping(StepState.ACCEPTED, NOW + 0.03),
+            ["step ACCEPTED", "accepted in 30 ms", "52 running, going to the new limits"],
+        ),
+        (
+            stepping(StepState.SETTLED, NOW + 0.03, NOW + 1.25),
+            ["step SETTLED", "accepted in 30 ms", "settled in 1.2 s"],
+        ),
+        (stepping(StepState.IDLE), ["step IDLE", "applies with the next request"]),
+        (live(facts=replace(FACTS, live=False, why_not_live="attached: read-only")), ["attached: read-only"]),
+    ],
+)
+def test_how_far_a_step_has_come(state: Session, lines: list[str]) -> None:
+    assert [text for text, _ in panels.step_lines(state)] == lines
+
+
+@pytest.mark.parametrize(
+    ("state", "typed", "line"),
+    [
+        (live(), "", "> max-num-seqs              64  live"),
+        (live(), "32", "> max-num-seqs             32_  enter"),
+        (live(facts=None), "", "> max-num-seqs              64"),
+        (live(point=None, facts=None), "", "> max-num-seqs               -"),
+    ],
+)
+def test_the_chosen_knob(state: Session, typed: str, line: str) -> None:
+    text = panels.knobs(state, Knob.SEQS, typed, 44)
+    assert plain(text)[1] == line
+    # The mark and the reversed line do without colours.
+    assert any("reverse" in str(span.style) for span in text.spans)
+    assert sum(row.startswith(">") for row in plain(text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        (live(), "  prefix caching            on  restart 95 s"),
+        (live(restart=RESTART), "  prefix caching           off  restart?"),
+        (live(facts=BYTES_FACTS, point=replace(POINT, memory=2.0**31)), "  KV cache memory     2.00 GiB  live v"),
+        (live(facts=None, point=replace(POINT, memory=2.0**31)), "  KV cache memory     2.00 GiB"),
+        (live(), "  gpu-memory-util         0.90  live v"),
+    ],
+)
+def test_each_knob_says_what_a_step_takes(state: Session, line: str) -> None:
+    assert line in plain(panels.knobs(state, Knob.SEQS, "", 44))
+
+
+@pytest.mark.parametrize("width", [34, 44])
+def test_the_reason_that_nothing_is_live_wraps_inside_the_panel(width: int) -> None:
+    why = "attached: this server was not started by tunetui, so its knobs cannot be changed from here"
+    lines = plain(panels.knobs(live(facts=replace(FACTS, live=False, why_not_live=why)), Knob.PREFIX, "", width))
+    assert max(map(len, lines)) <= width
+    assert why in " ".join(lines)
+    assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "title"),
+    [
+        (Verdict.PASS, "P95 TTFT    412 ms   SLO 600   PASS   met 90.0 %"),
+        (Verdict.FAIL, "P95 TTFT    412 ms   SLO 600   FAIL   met 90.0 %"),
+        (Verdict.UNDECIDED, "P95 TTFT    412 ms   SLO 600   UNDECIDED   300 left"),
+    ],
+)
+def test_a_chart_is_headed_by_value_limit_and_verdict(verdict: Verdict, title: str) -> None:
+    assert panels.chart_title(live(measurement=measurement(verdict)), Metric.TTFT, 74).plain == title
+
+
+@pytest.mark.parametrize(
+    ("state", "width", "title"),
+    [
+        (live(), 44, "P95 TPOT   65.1 ms   SLO 80   PASS"),
+        (live(measurement=measurement(tpot=Verdict.UNDECIDED)), 24, "TPOT 65.1 ms UNDECIDED"),
+        (live(measurement=None), 44, "P95 TPOT         -   SLO 80   no episode yet"),
+        (live(slo=parse_slo(["ttft:600"], 99)), 44, "P99 TPOT   65.1 ms   no objective"),
+    ],
+)
+def test_a_title_gives_up_its_least_important_words(state: Session, width: int, title: str) -> None:
+    assert panels.chart_title(state, Metric.TPOT, width).plain == title
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, ""),
+        ({"restart": RESTART},
+         "RESTART? enter yes  esc no   about 95 s, no load meanwhile   vLLM sets it at start"),
+        ({"restart": RESTART, "start_expected_s": None},
+         "RESTART? enter yes  esc no   the time is not known yet, no load meanwhile   vLLM sets it at start"),
+        ({"measurement": measurement(suspect="the generator was late")}, "SUSPECT the generator was late"),
+        ({"measurement": measurement(suspect="x"), "notices": (Notice(NOW - 3, "information", "nothing to undo"),)},
+         "nothing to undo"),
+        ({"notices": (Notice(NOW - 16, "warning", "old"),)}, ""),
+        ({"errors": 2, "last_error": "503"}, "last error: 503"),
+    ],
+)  # fmt: skip
+def test_the_message_asks_or_tells_one_thing(changes: dict[str, Any], line: str) -> None:
+    assert panels.message(live(**changes), NOW, 120).plain == line
+
+
+def test_what_is_refused_while_a_restart_is_offered_is_said_beside_it() -> None:
+    refused = Notice(NOW, "warning", "max-num-seqs must be at least 1")
+    line = panels.message(live(restart=RESTART, notices=(refused,)), NOW, 120).plain
+    assert line.startswith("RESTART? enter yes  esc no")
+    assert "max-num-seqs must be at least 1" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"measurement": None}, "EPISODE  none yet"),
+        ({"measurement": None, "paused": True}, "EPISODE  paused"),
+        ({"measurement": None, "load_allowed": False}, "EPISODE  no load is sent: L asks"),
+    ],
+)
+def test_an_episode_that_is_not_there_says_why(changes: dict[str, Any], line: str) -> None:
+    assert panels.episode(live(**changes), 120).plain == line
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("errors", [0, 123456])
+def test_every_line_fits_and_keeps_its_end(width: int, errors: int) -> None:
+    name = "a-model-with-a-name-" * 12
+    state = live(model=name, errors=errors, measurement=replace(measurement(Verdict.UNDECIDED), on_the_line=True))
+    header, episode = panels.header(state, state.began_s + 3661.5, width), panels.episode(state, width)
+    engine = panels.engine(state, width)
+    assert [header.cell_len, episode.cell_len, engine.cell_len] == [width] * 3
+    assert "LIVE 01:01:01   " in header.plain
+    assert "14 rps" in header.plain
+    assert episode.plain.endswith("ON THE LINE UNDECIDED")
+    assert engine.plain.endswith("limit: SEQ CAP")
+    assert engine.plain.startswith("ENGINE running 52   waiting 13")
+    assert ("errors" in episode.plain) == (errors > 0)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("starting_up", [False, True])
+def test_the_footer_fits_with_the_most_useful_keys(width: int, starting_up: bool) -> None:
+    line = footer(width, starting_up)
+    assert len(line) <= width
+    assert line.endswith("? help  q quit")
+    assert ("step" in line) == (not starting_up)
+    assert ("a accept" in line) == (not starting_up)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_the_table_of_points_fits(width: int) -> None:
+    text = points(live(), width, 5)
+    assert max(len(line) for line in plain(text)) <= width
+    heads = [c.head for c in columns_for(width)]
+    assert heads[-1] == "kind"
+    assert "verdict" in heads or width < 40
+
+
+def test_the_present_point_stays_in_the_table_when_newer_rows_push_it_out() -> None:
+    others = tuple(Row(n, replace(POINT, max_num_seqs=n), Load(14.0), measurement()) for n in range(2, 30))
+    lines = plain(points(live(rows=(Row(1, POINT, Load(14.0), measurement()), *others)), 80, 5))
+    assert [line.split()[:2] for line in lines[1:]] == [[">", "1"], ["27", "27"], ["28", "28"], ["29", "29"]]
+
+
+def test_a_table_without_rows_says_when_there_will_be_one() -> None:
+    assert plain(points(live(rows=()), 80, 5))[-1].startswith("  none yet")
+
+
+@pytest.mark.parametrize(("height", "rows"), [(15, 0), (19, 0), (20, 5), (24, 5), (36, 9), (50, 12)])
+def test_the_table_gets_a_share_of_the_height(height: int, rows: int) -> None:
+    assert points_height(height) == rows
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (starting(), True),
+        (failed(), True),
+        (live(), False),
+        (live(phase=Phase.CONFIRMING), True),
+        (live(phase=Phase.CONFIRMING, detail="measuring the same episode"), False),
+        (live(phase=Phase.CONFIRMED), False),
+        (live(phase=Phase.ATTACHED), False),
+    ],
+)
+def test_when_there_are_no_charts(state: Session, expected: bool) -> None:
+    assert is_starting(state) == expected
+
+
+def test_the_phases_of_a_start_have_their_seconds_and_the_logs_end_without_its_prefix() -> None:
+    state = starting(start_expected_s=95.0)
+    tail = ["(Worker pid=42) INFO 12-02 04:27:12 [fake.py:1] Loading weights took 1.50 seconds", "[INFO] odd (line)"]
+    assert plain(startup(state, state.starting_since_s + 20, tail, 60, 20)) == [
+        "Starting vLLM  20 s",
+        "last time it took 95 s",
+        "ok  starting python                4.3 s",
+        "... loading weights               15.7 s",
+        "",
+        "Loading weights took 1.50 seconds",
+        "[INFO] odd (line)",
+    ]
+    short = plain(startup(state, state.starting_since_s + 20, tail, 30, 5))
+    assert len(short) <= 5
+    assert max(map(len, short)) <= 30
+
+
+def test_a_confirmation_says_so() -> None:
+    text = startup(starting(phase=Phase.CONFIRMING, detail="warming up"), time.monotonic(), (), 80, 20).plain
+    assert text.startswith("Confirming: a fresh server with exactly these flags")
+    assert text.endswith("... warming up")
+
+
+@pytest.mark.parametrize("lines", [(), ("only a sentence",), ("a sentence", ""), ("s", "n", "e1", "e2")])
+def test_a_failure_of_any_length(lines: tuple[str, ...]) -> None:
+    text = startup(failed(failure=lines), NOW, (), 80, 20).plain
+    assert text.startswith("The server is not running: ")
+    assert "enter start again" in text
+    assert ("Next:" in text) == (len(lines) > 1 and bool(lines[1]))
+    assert all(line in text for line in lines)
+
+
+def test_what_accept_weighs_is_the_decided_measurement_of_this_point() -> None:
+    new, old = measurement(Verdict.UNDECIDED), measurement(Verdict.FAIL)
+    assert panels.measured(live(measurement=new, decided=old)) == old
+    assert panels.measured(live(measurement=new, decided=None)) == new
+    assert panels.measured(live(measurement=None, decided=None)) == measurement()
+    assert panels.measured(live(measurement=None, decided=None, rows=())) is None
+    assert "Nothing has been measured" in panels.accept_text(live(measurement=None, rows=())).plain
+    assert "SUSPECT: late" in panels.accept_text(live(measurement=measurement(suspect="late"))).plain
+
+
+def test_a_chart_ends_at_its_newest_tick() -> None:
+    state = live(marks=(time.monotonic() - 30,))
+    made = series_of(replace(state, chart=state.chart[-40:]), Metric.TPOT)
+    assert made is not None
+    assert (made.times_s[-1], made.limit_ms, made.window_s) == (0.0, 80.0, 60.0)
+    assert made.marks_s == pytest.approx((-30,), abs=1)
+    assert series_of(replace(state, chart=()), Metric.TTFT) is None
+
+
+@pytest.mark.parametrize("width", [56, 76, 116])
+def test_help_and_events_are_wrapped_with_a_hanging_indent(width: int) -> None:
+    for text in (help_text(width), events_text([Notice(NOW, "error", "word " * 60)], NOW - 61, width)):
+        assert max(len(line) for line in plain(text)) <= width
+    assert events_text([Notice(NOW, "error", "hello")], NOW - 61, width).plain == "00:01:01  hello\n"
+    assert events_text([], 0.0, width).plain == "nothing yet"
+
+
+def test_a_line_drops_its_least_important_parts_first() -> None:
+    parts = [part(3, "aaa"), part(0, "name"), part(1, "bbb"), part(2, "ccc")]
+    right = part(0, "END").text
+    assert fitted(parts, right, 30).plain == "aaa   name   bbb   ccc     END"
+    assert fitted(parts, right, 24).plain == "aaa   name   ccc     END"
+    assert fitted(parts, right, 17).plain == "aaa   name    END"
+    assert fitted(parts, right, 10).plain == "name   END"
+    assert fitted(parts, right, 8).plain == "n…   END"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (0.412, "412 ms"), (12.345, "12.35 s"), (0.0, "0 ms")])
+def test_latencies(seconds: float | None, text: str) -> None:
+    assert ms(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "00:00:00"), (751, "00:12:31"), (360_000, "100:00:00")])
+def test_the_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
