@@ -75,6 +75,13 @@ def test_a_start_clears_what_belonged_to_the_server_before() -> None:
     assert (failed.phase, failed.failure) == (Phase.FAILED, ("no memory", "lower it"))
 
 
+def test_a_restart_at_another_point_is_a_step_that_can_be_undone() -> None:
+    restarted = after(events.StartBegan(1.0, Phase.STARTING, B, None))
+    assert restarted.history == (A,)
+    assert after(events.StartBegan(2.0, Phase.STARTING, B, None), start=restarted).history == (A,)
+    assert after(events.StartBegan(3.0, Phase.STARTING, A, None), start=restarted).history == ()
+
+
 def test_notices_and_charts_are_bounded() -> None:
     state = START
     for number in range(1000):

@@ -93,10 +93,11 @@ def test_features_say_what_is_sent() -> None:
 @pytest.mark.parametrize(
     ("load", "up", "down"),
     [
-        (Load(4.0), 4.1, 3.9),
+        (Load(4.0), 4.5, 3.5),
+        (Load(9.0), 10.0, 8.0),
         (Load(14.0), 15.0, 13.0),
         (Load(100.0), 110.0, 90.0),
-        (Load(0.5), 0.51, 0.49),
+        (Load(0.5), 0.55, 0.45),
         (Load(concurrency=64), 72, 56),
         (Load(concurrency=1), 2, 1),
     ],

@@ -77,6 +77,7 @@ class EngineFacts:
     blocks_per_max_request: int = 0
     bytes_per_block: int = 0
     tokens_per_decode: int = 1
+    long_prefill_token_threshold: int = 0
     chunked_live: bool = False
     memory_restart_reason: str = ""
     total_memory_bytes: int = 0

@@ -248,6 +248,7 @@ def fold(session: Session, event: Event) -> Session:
                 session,
                 phase=phase,
                 point=point or session.point,
+                history=_history_of_start(session, point),
                 starting=(),
                 starting_since_s=time_s,
                 start_expected_s=expected_s,
@@ -308,6 +309,15 @@ def _asked(session: Session, time_s: float, point: Point, undo: bool) -> Session
         measurement=None,
         decided=None,
     )
+
+
+def _history_of_start(session: Session, point: Point | None) -> tuple[Point, ...]:
+    """A restart at another point is a step too; one that goes back to the last point takes it off the history."""
+    if point is None or session.point is None or point == session.point:
+        return session.history
+    if session.history and session.history[-1] == point:
+        return session.history[:-1]
+    return (*session.history, session.point)
 
 
 def _moved(session: Session, time_s: float, state: StepState) -> Session:

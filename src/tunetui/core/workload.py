@@ -98,8 +98,7 @@ class Load:
     def stepped(self, direction: int) -> Load:
         """The load one key press up or down: about 10 %, on round figures."""
         if self.rate_rps is not None:
-            size = 10.0 ** math.floor(math.log10(self.rate_rps) - 0.999)
-            size = max(size, 0.01)
+            size = max(_round_step(self.rate_rps / 8), 0.01)
             return replace(self, rate_rps=round(max(self.rate_rps + direction * size, size), 6))
         assert self.concurrency is not None
         size_n = max(1, round(self.concurrency / 8))
@@ -109,6 +108,12 @@ class Load:
         if self.rate_rps is not None:
             return f"{self.rate_rps:g} rps poisson"
         return f"{self.concurrency} streams closed loop"
+
+
+def _round_step(most: float) -> float:
+    """The largest of 1, 2 and 5 times a power of ten that is at most `most`."""
+    power = 10.0 ** math.floor(math.log10(most) + 1e-9)
+    return max(m * power for m in (1, 2, 5) if m * power <= most * (1 + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)

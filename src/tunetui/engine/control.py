@@ -59,7 +59,7 @@ class LiveControl:
                 max_num_seqs=point.max_num_seqs,
                 max_num_batched_tokens=point.max_num_batched_tokens,
                 chunked_prefill=int(point.chunked_prefill),
-                long_prefill_token_threshold=0,
+                long_prefill_token_threshold=facts.long_prefill_token_threshold,
                 held_blocks=facts.held_blocks(point.memory) or 0,
             )
         )
@@ -100,6 +100,7 @@ def facts_from_hello(
         blocks_per_max_request=hello.blocks_per_max_request,
         bytes_per_block=hello.bytes_per_block,
         tokens_per_decode=hello.tokens_per_decode,
+        long_prefill_token_threshold=hello.long_prefill_token_threshold,
         chunked_live=bool(hello.chunked_prefill_live),
         memory_restart_reason=hello.memory_restart_reason,
         total_memory_bytes=total_memory_bytes,

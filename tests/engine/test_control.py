@@ -1,0 +1,43 @@
+"""Our end of live control: what is laid out for a start, and what an ask writes."""
+
+import os
+from pathlib import Path
+
+from tunetui_live.block import Hello, ServerBlock
+
+from tunetui.core.knobs import MemoryFlag, Point
+from tunetui.engine.control import LiveControl, facts_from_hello, lay_out
+
+CEILING = Point(256, 8192, True, 0.92, True)
+HELLO = Hello(1, 1, 1000, 16, 128, 2**21, 256, 8192, 2048, 3, 1, 1, 64, "0.32.0", "AsyncScheduler", "")
+
+
+def test_nothing_but_our_package_comes_onto_the_servers_path(tmp_path: Path) -> None:
+    files = lay_out(tmp_path)
+    assert os.listdir(files.python_path) == ["tunetui_live"]
+    assert {"__init__.py", "block.py", "scheduler.py"} == set(os.listdir(files.python_path / "tunetui_live"))
+
+
+def test_an_ask_carries_the_point_the_held_blocks_and_the_operators_own_threshold(tmp_path: Path) -> None:
+    control = LiveControl(lay_out(tmp_path))
+    server = ServerBlock.open(str(tmp_path / "control.block"))
+    server.say_hello(HELLO)
+    hello = control.hello()
+    assert hello is not None
+    facts = facts_from_hello(hello, "m", CEILING, MemoryFlag.UTILIZATION, 2**31 * 10, "A100")
+    assert (facts.live, facts.asynchronous, facts.base_class, facts.tokens_per_decode) == (True, True, "AsyncScheduler", 3)
+    assert control.ask(Point(8, 4096, False, 0.90, True), facts) == 1
+    targets = server.targets()
+    assert targets is not None
+    # 0.02 of 20 GiB in blocks of 2 MiB
+    assert targets == (1, 8, 4096, 0, 64, 205)
+    assert control.ask(Point(9, 4096, False, 0.90, True), facts) == 2
+
+
+def test_a_block_that_is_rubbish_is_lost_not_raised(tmp_path: Path) -> None:
+    control = LiveControl(lay_out(tmp_path))
+    with open(tmp_path / "control.block", "r+b") as file:
+        file.seek(1024)
+        file.write(b"\x01" * 64)
+    assert control.in_force() is None
+    assert "half-written" in control.lost
