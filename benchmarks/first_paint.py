@@ -60,7 +60,19 @@ def main(runs: int) -> None:
     python = sys.executable
     fake = f"{python} {ROOT / 'tests' / 'fake_vllm.py'}"
     with tempfile.TemporaryDirectory() as sessions:
-        ours = [python, "-m", "tunetui", "--model", "fake/model", "--vllm", fake, "--port", "8471", "--sessions-dir", sessions]
+        ours = [
+            python,
+            "-m",
+            "tunetui",
+            "--model",
+            "fake/model",
+            "--vllm",
+            fake,
+            "--port",
+            "8471",
+            "--sessions-dir",
+            sessions,
+        ]
         commands = {
             "tunetui": (ours, b"KNOBS"),
             "an empty Textual app": ([python, "-c", EMPTY_APP], b"KNOBS"),

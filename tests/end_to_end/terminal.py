@@ -1,4 +1,4 @@
-"""A terminal for the tests: tunetui in tmux, its keys and its screen, and the processes below it. It asserts nothing."""
+"""A terminal for the tests: tunetui in tmux, its keys and screen, and the processes below it. It asserts nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,16 @@ class Terminal:
     def __init__(self, command: list[str], width: int = 120, height: int = 36, **environment: str) -> None:
         self._socket = f"tunetui-test-{uuid.uuid4().hex[:8]}"
         # COLUMNS and LINES of the test runner's own terminal (readline exports them) are not this one's.
-        words = ["env", "-u", "COLUMNS", "-u", "LINES", "TERM=xterm-256color", *(f"{k}={v}" for k, v in environment.items()), *command]
+        words = [
+            "env",
+            "-u",
+            "COLUMNS",
+            "-u",
+            "LINES",
+            "TERM=xterm-256color",
+            *(f"{k}={v}" for k, v in environment.items()),
+            *command,
+        ]
         # The exit code stays on the screen, and the pane open, after the command has ended.
         script = f"{shlex.join(words)}; code=$?; echo; echo EXIT-CODE=$code; exec sleep 600"
         self._tmux("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "sh", "-c", script)

@@ -153,7 +153,9 @@ def test_bad_input_is_one_sentence(
 
 def test_a_busy_port_names_its_holder(tmp_path: Path, terminals: list[Terminal]) -> None:
     port = free_port()
-    holder = subprocess.Popen([sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], stderr=subprocess.DEVNULL)
+    holder = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], stderr=subprocess.DEVNULL
+    )
     try:
         deadline_s = time.monotonic() + 10
         while True:

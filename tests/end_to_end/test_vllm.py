@@ -119,7 +119,9 @@ def test_the_main_job(model: Path, tmp_path: Path, terminals: list[Terminal]) ->
     terminal.wait_for("confirm by a restart", 5)
     terminal.keys("c")
     terminal.wait_for("CONFIRMING", 15)
-    screen = terminal.wait(lambda s: "CONFIRMED" in s and any(r.kind == "conf" for r in point_rows(s)), START_S + 180, "CONFIRMED")
+    screen = terminal.wait(
+        lambda s: "CONFIRMED" in s and any(r.kind == "conf" for r in point_rows(s)), START_S + 180, "CONFIRMED"
+    )
     rows = {r.kind: r for r in point_rows(screen) if not r.chunked and r.seqs == 64}
     assert rows["live"].blocks == rows["conf"].blocks, rows
 
@@ -144,7 +146,9 @@ def test_the_main_job(model: Path, tmp_path: Path, terminals: list[Terminal]) ->
 
     # And the command in the baseline starts a server.
     environment = {**os.environ, **baseline["launch"]["environment"]}
-    server = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    server = subprocess.Popen(
+        argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     started = {p for p in below(os.getpid()) if p.pid == server.pid}
     try:
         wait_healthy(port, server)

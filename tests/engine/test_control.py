@@ -25,7 +25,12 @@ def test_an_ask_carries_the_point_the_held_blocks_and_the_operators_own_threshol
     hello = control.hello()
     assert hello is not None
     facts = facts_from_hello(hello, "m", CEILING, MemoryFlag.UTILIZATION, 2**31 * 10, "A100")
-    assert (facts.live, facts.asynchronous, facts.base_class, facts.tokens_per_decode) == (True, True, "AsyncScheduler", 3)
+    assert (facts.live, facts.asynchronous, facts.base_class, facts.tokens_per_decode) == (
+        True,
+        True,
+        "AsyncScheduler",
+        3,
+    )
     assert control.ask(Point(8, 4096, False, 0.90, True), facts) == 1
     targets = server.targets()
     assert targets is not None

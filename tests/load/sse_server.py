@@ -94,9 +94,7 @@ class SseServer:
             self._tasks.discard(task)
             writer.close()
 
-    async def _serve_connection(
-        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve_connection(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             if self.hold_reads is not None:
                 await self.hold_reads.wait()

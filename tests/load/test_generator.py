@@ -193,9 +193,7 @@ async def test_equal_seeds_give_equal_prompts_and_others_fresh_ones(server: SseS
 async def test_a_drain_cancels_only_what_has_no_token(server: SseServer) -> None:
     # Odd requests answer at once and then hang, even ones never answer.
     server.script = lambda body: Script(fault="hang", fault_after=1 if body["max_tokens"] == 9 else 0)
-    plan = EpisodePlan(
-        Load(rate_rps=1), 0, 6, (0.0, 0.01, 0.02, 0.03, 0.04, 60.0), (8,) * 6, (3, 9, 3, 9, 3, 9)
-    )
+    plan = EpisodePlan(Load(rate_rps=1), 0, 6, (0.0, 0.01, 0.02, 0.03, 0.04, 60.0), (8,) * 6, (3, 9, 3, 9, 3, 9))
     async with running(server) as parent:
         await parent.generator.episode(plan, episode_id=1, prompt_seed=[1])
         await parent.generator.episode(plan, episode_id=2, prompt_seed=[2])

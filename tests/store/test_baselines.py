@@ -33,6 +33,13 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, knobs: object, res
     assert tomllib.loads(path.read_text("utf-8"))["launch"]["argv"] == argv
 
 
+def test_the_example_in_the_repository_loads() -> None:
+    example = read_baseline(Path(__file__).parents[2] / "sessions" / "example-toy-llama" / "baseline.toml")
+    assert example.result["confirmed"] is True
+    assert example.result["live"]["kv_blocks"] == example.result["confirmation"]["kv_blocks"] == 256
+    assert example.knobs["max-num-seqs"] == 10
+
+
 def test_unknown_keys_are_kept(tmp_path: Path) -> None:
     path = write_baseline(tmp_path, baseline(extra={"note": "ours"}))
     assert read_baseline(path).extra == {"note": "ours"}
