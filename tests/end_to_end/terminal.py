@@ -91,6 +91,10 @@ class Terminal:
             self._tmux("send-keys", name)
             time.sleep(0.05)
 
+    def keys_at_once(self, *names: str) -> None:
+        """Send keys in one packet, as a slow link delivers what was typed ahead."""
+        self._tmux("send-keys", *names)
+
     def resize(self, width: int, height: int) -> None:
         self._tmux("resize-window", "-x", str(width), "-y", str(height))
 

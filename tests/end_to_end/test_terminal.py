@@ -57,7 +57,7 @@ def test_step_undo_pause_and_leave(live: Terminal) -> None:
     live.keys("Space")
     live.wait(lambda s: "PAUSED" not in s and re.search(r"running [1-9]", s), 15, "the load is on again")
     processes = below(live.pane_pid)
-    live.keys("q", "s")
+    live.keys_at_once("q", "s")
     assert live.exit_code() == 0
     assert gone_within({p for p in processes if p.pid != live.pane_pid}, 5) == set()
 
@@ -65,7 +65,7 @@ def test_step_undo_pause_and_leave(live: Terminal) -> None:
 def test_leave_running_leaves_it(live: Terminal) -> None:
     tunetui = live.tunetui_pid
     processes = below(tunetui)
-    live.keys("q", "l")
+    live.keys_at_once("q", "l")
     assert live.exit_code() == 0
     screen = live.screen()
     found = re.search(r"left running: pid (\d+)", screen)

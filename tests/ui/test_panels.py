@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.style import Style
 from ui.stub import BYTES_FACTS, FACTS, POINT, RESTART, failed, live, measurement, starting
 
 from tunetui.core.knobs import Knob
@@ -301,3 +302,12 @@ def test_latencies(seconds: float | None, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "00:00:00"), (751, "00:12:31"), (360_000, "100:00:00")])
 def test_the_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize("style", [panels.GOOD, panels.BAD, panels.WARN])
+def test_colours_stay_legible_as_greys(style: str) -> None:
+    """NO_COLOR paints the brightness of a colour; the background is #121212."""
+    colour = Style.parse(style).color
+    assert colour is not None
+    red, green, blue = colour.get_truecolor()
+    assert 0.2126 * red + 0.7152 * green + 0.0722 * blue > 140

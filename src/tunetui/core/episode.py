@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import fmean
 
 from tunetui.core.sample import Outcome, Sample
 from tunetui.core.slo import Metric, Slo, Verdict
@@ -87,6 +86,8 @@ def curtailed(met: int, missed: int, total: int, share: float) -> tuple[Verdict,
 
 def percentile(values: list[float], percent: float) -> float | None:
     """`numpy.percentile`, linear, of per-request values; None for none."""
+    import numpy as np  # here, not above: the first paint must not wait for it
+
     return float(np.percentile(values, percent)) if values else None
 
 
@@ -172,6 +173,7 @@ class Episode:
             if i >= self.plan.cut and i in self._scheduled and not self._ended_badly(i)
         ]
         lateness = percentile([s.lateness_s for s in kept if s.lateness_s is not None], 99)
+        e2el = [s.e2el_s for s in answered if s.e2el_s is not None]
         window_s, tokens, ends = self._throughput(now_s)
         return Measurement(
             episode=self.number,
@@ -190,7 +192,7 @@ class Episode:
             ttft_from_send_s=percentile(
                 [s.ttft_from_send_s for s in answered if s.ttft_from_send_s is not None], self._slo.percentile
             ),
-            mean_e2el_s=float(np.mean([s.e2el_s for s in answered if s.e2el_s is not None])) if answered else None,
+            mean_e2el_s=fmean(e2el) if e2el else None,
             output_tokens_per_s=tokens / window_s if window_s else 0.0,
             requests_per_s=len(ends) / window_s if window_s else 0.0,
             goodput_rps=sum(ends) / window_s if window_s else 0.0,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class WorkloadError(ValueError):
@@ -26,6 +28,8 @@ class LengthMix:
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """`count` lengths in tokens, shape (count,)."""
+        import numpy as np  # here, not above: the first paint must not wait for it
+
         which = rng.choice(len(self.ranges), size=count, p=self.shares)
         low = np.array([r[0] for r in self.ranges])[which]
         high = np.array([r[1] for r in self.ranges])[which]
@@ -149,6 +153,8 @@ def plan_episode(workload: Workload, load: Load, cut: int, counted: int) -> Epis
 
     Poisson gaps are unit exponentials over the rate, so that episodes at two rates differ in scale alone.
     """
+    import numpy as np
+
     size = cut + counted
     # One independent stream for each quantity: changing one flag then leaves the other draws as they were.
     gap_rng, prompt_rng, output_rng = (np.random.default_rng([workload.seed, stream]) for stream in range(3))
@@ -181,6 +187,8 @@ def turnover(load: Load, mean_e2el_s: float, counted: int) -> int:
 
 def features(plan: EpisodePlan) -> dict[str, float | int | str]:
     """The features that tag a baseline: rate, burstiness and lengths of what is sent (MEASURES, Workload features)."""
+    import numpy as np
+
     prompts = np.array(plan.prompt_tokens[plan.cut :], dtype=float)
     outputs = np.array(plan.output_tokens[plan.cut :], dtype=float)
     tags: dict[str, float | int | str] = {"arrival": "poisson" if plan.load.open_loop else "closed"}

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 PAINT_S = 0.25
 LONGEST_TYPED = 12
-
-# Exit codes of the app: what the command returns.
-EXIT_SERVER = 3
+OVER_ALL = ("leave", "redraw")  # the actions that are there whatever is open
 
 
 class TunetuiApp(Overlays):
@@ -70,12 +68,6 @@ class TunetuiApp(Overlays):
         except Exception as error:  # shown, for a worker's traceback would cover the screen
             self.driver.say(f"the session could not start: {error!r}", "error")
 
-    def end(self, code: int) -> None:
-        """End the app; a session without a server ends with its own code."""
-        if self.driver.state.phase is Phase.FAILED and code == 0:
-            code = EXIT_SERVER
-        self.exit(code, return_code=code)
-
     async def on_unmount(self) -> None:
         await self.driver.close()
 
@@ -109,9 +101,17 @@ class TunetuiApp(Overlays):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The session's own commands wait while something is open over it."""
+        return action in OVER_ALL or len(self.screen_stack) < 2
+
     def on_key(self, event: events.Key) -> None:
         """Digits type a value; enter and escape finish it, or answer an offered restart."""
         if len(self.screen_stack) > 1:
+            # Typed ahead of a question that was not there yet, as over a slow link: it is meant for the question.
+            answer = getattr(self.screen, "answer", None)
+            if answer is not None:
+                answer(event.key)
             return
         if event.character and event.character in "0123456789." and len(self._typed) < LONGEST_TYPED:
             self._typed += event.character

@@ -29,6 +29,7 @@ class Question(ModalScreen[str]):
         """`answers` are (key, value, text)."""
         super().__init__()
         self._title, self._body, self._answers = title, _plain(body), answers
+        self._answered = False
 
     def compose(self) -> ComposeResult:
         text = Text.assemble((self._title, "bold"), "\n\n", self._body, "\n")
@@ -38,9 +39,14 @@ class Question(ModalScreen[str]):
             yield Static(text)
 
     def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.answer(event.key)
+
+    def answer(self, key: str) -> None:
+        """Give the answer of `key`; other keys, and a second answer, change nothing."""
         for name, value, _ in self._answers:
-            if event.key == {"esc": "escape"}.get(name, name):
-                event.stop()
+            if key == {"esc": "escape"}.get(name, name) and not self._answered:
+                self._answered = True
                 self.dismiss(value)
                 return
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tunetui.drive.driver import Driver
 
 
+EXIT_SERVER = 3  # the command's exit code of a session whose server is not there
+
+
 class Overlays(App[int]):
     """The part of the app that pushes screens."""
 
@@ -107,5 +110,7 @@ class Overlays(App[int]):
             self.end(0)
 
     def end(self, code: int) -> None:
-        """End the app with an exit code."""
-        raise NotImplementedError
+        """End the app; a session without a server ends with its own code."""
+        if self.driver.state.phase is Phase.FAILED and code == 0:
+            code = EXIT_SERVER
+        self.exit(code, return_code=code)

@@ -16,8 +16,11 @@ from tunetui.core.slo import Metric, Verdict
 from tunetui.ui import format as fmt
 from tunetui.ui.fit import fitted, part, shortened
 
-VERDICT_STYLE = {Verdict.PASS: "bold green", Verdict.FAIL: "bold red", Verdict.UNDECIDED: "yellow"}
-PHASE_STYLE = {Phase.LIVE: "bold green", Phase.CONFIRMED: "bold green", Phase.FAILED: "bold red"}
+# Light enough to stay legible as the greys that NO_COLOR makes of them: plain red turns nearly black. All are among the
+# 256 colours.
+GOOD, BAD, WARN = "bold #5fd75f", "bold #ff8787", "#ffd75f"
+VERDICT_STYLE = {Verdict.PASS: GOOD, Verdict.FAIL: BAD, Verdict.UNDECIDED: WARN}
+PHASE_STYLE = {Phase.LIVE: GOOD, Phase.CONFIRMED: GOOD, Phase.FAILED: BAD}
 DIM = "dim"
 NOTICE_S = 15.0
 WIDE = 100  # cells from which there is room for full words
@@ -32,9 +35,9 @@ def header(state: Session, now_s: float, width: int) -> Text:
     name = state.model if width >= WIDE else state.model.rstrip("/").split("/")[-1]
     load = fmt.load(state.load, width >= WIDE) if state.load_allowed else "no load"
     right = Text.assemble(
-        (state.phase.value, PHASE_STYLE.get(state.phase, "bold yellow")), f" {fmt.clock(now_s - state.began_s)}   "
+        (state.phase.value, PHASE_STYLE.get(state.phase, f"bold {WARN}")), f" {fmt.clock(now_s - state.began_s)}   "
     )
-    right.append(f"{load} PAUSED" if state.paused else load, "bold yellow" if state.paused else "")
+    right.append(f"{load} PAUSED" if state.paused else load, f"bold {WARN}" if state.paused else "")
     parts = [part(3, "tunetui", "bold"), part(0, name)]
     if state.version:
         parts.append(part(2, f"vLLM {state.version}"))
@@ -65,7 +68,7 @@ def _knob_line(state: Session, knob: Knob, typed: str, chosen: bool, wide: bool,
         value = fmt.knob_value(knob, point, state.facts)
         how = fmt.knob_how(knob, point, state.facts, state.start_expected_s if wide else None)
         if state.restart is not None and state.point is not None and point.value(knob) != state.point.value(knob):
-            how, style = "restart?", "bold yellow"
+            how, style = "restart?", f"bold {WARN}"
     if typed:
         unit = " GiB" if knob is Knob.MEMORY and flag is MemoryFlag.KV_BYTES else ""
         value, how, style = f"{typed}_", f"{unit} enter".strip(), "bold"
@@ -141,10 +144,10 @@ def episode(state: Session, width: int) -> Text:
         part(5, f"in flight {state.in_flight}"),
     ]
     if state.errors:
-        parts.append(part(8, f"errors {state.errors}", "bold red"))
+        parts.append(part(8, f"errors {state.errors}", BAD))
     if seen.one_token_answers:
         parts.append(part(2, f"one-token {seen.one_token_answers}", DIM))
-    right = Text("ON THE LINE ", "yellow") if seen.on_the_line else Text()
+    right = Text("ON THE LINE ", WARN) if seen.on_the_line else Text()
     return fitted(parts, right.append_text(verdict_text(seen.verdict)), width)
 
 
@@ -170,7 +173,7 @@ def message(state: Session, now_s: float, width: int) -> Text:
     """The one line that asks or tells: a restart to confirm, the latest notice, or what makes the numbers suspect."""
     last = state.notices[-1] if state.notices and now_s - state.notices[-1].time_s < NOTICE_S else None
     if state.restart is not None:
-        question = Text.assemble(("RESTART? ", "bold yellow"), ("enter", "bold"), " yes  ", ("esc", "bold"), " no")
+        question = Text.assemble(("RESTART? ", f"bold {WARN}"), ("enter", "bold"), " yes  ", ("esc", "bold"), " no")
         parts = [part(0, question), part(9, f"{expected(state)}, no load meanwhile")]
         if last is not None and last.severity != "information":
             parts.append(part(8, last.text, _notice_style(last.severity)))
@@ -181,14 +184,14 @@ def message(state: Session, now_s: float, width: int) -> Text:
     if last is not None:
         return Text(last.text, _notice_style(last.severity))
     if state.measurement is not None and state.measurement.suspect:
-        return Text.assemble(("SUSPECT ", "bold yellow"), state.measurement.suspect)
+        return Text.assemble(("SUSPECT ", f"bold {WARN}"), state.measurement.suspect)
     if state.errors and state.last_error:
-        return Text(f"last error: {state.last_error}", "red")
+        return Text(f"last error: {state.last_error}", BAD)
     return Text("")
 
 
 def _notice_style(severity: str) -> str:
-    return {"error": "bold red", "warning": "yellow"}.get(severity, "")
+    return {"error": BAD, "warning": WARN}.get(severity, "")
 
 
 def expected(state: Session) -> str:
@@ -205,7 +208,7 @@ def accept_text(state: Session) -> Text:
     """What accepting the present point would save, with a warning where it does not PASS."""
     seen = measured(state)
     if seen is None:
-        return Text("Nothing has been measured at this point yet: wait for its episode.", "yellow")
+        return Text("Nothing has been measured at this point yet: wait for its episode.", WARN)
     text = Text.assemble("This point: ", verdict_text(seen.verdict))
     for metric, value in ((Metric.TTFT, seen.ttft_s), (Metric.TPOT, seen.tpot_s)):
         objective = state.slo.objective(metric)
@@ -213,11 +216,11 @@ def accept_text(state: Session) -> Text:
         text.append(f"\nP{state.slo.percentile} {metric.label} {fmt.ms(value, 1)}{limit}")
     text.append(f"\ngoodput {seen.goodput_rps:.2f} req/s, {seen.judged} of {seen.counted} requests judged")
     if seen.verdict is Verdict.FAIL:
-        text.append("\nIt does not meet the SLO.", "bold red")
+        text.append("\nIt does not meet the SLO.", BAD)
     elif seen.verdict is Verdict.UNDECIDED:
-        text.append("\nNot decided yet: the rest of the episode may turn it.", "bold yellow")
+        text.append("\nNot decided yet: the rest of the episode may turn it.", f"bold {WARN}")
     if seen.suspect:
-        text.append(f"\nSUSPECT: {seen.suspect}", "bold yellow")
+        text.append(f"\nSUSPECT: {seen.suspect}", f"bold {WARN}")
     return text
 
 

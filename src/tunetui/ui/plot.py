@@ -14,6 +14,8 @@ from textual.strip import Strip
 from tunetui.ui.rows import Rows, strips_of
 
 SMALLEST = (20, 3)
+# Among the 256 colours, and light enough for the greys of NO_COLOR.
+LINE, LIMIT, MARK = (95, 255, 255), (255, 135, 135), (135, 175, 255)
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 60.0, 180.0
 MOST_MS = 1e9  # plotext walks every cell of a line, those off the chart too
 GAP_S = 3.5  # between two points; ticks come once a second
@@ -92,11 +94,11 @@ def build(series: Series, width: int, height: int) -> str:
     figure.frame(False)
     for mark in series.marks_s:
         if -series.window_s <= mark <= 0:
-            figure.plot([mark, mark], [0, top], marker="┊", color="blue+")
+            figure.plot([mark, mark], [0, top], marker="┊", color=MARK)
     if series.limit_ms is not None and series.limit_ms <= top:
-        figure.plot([-series.window_s, 0], [series.limit_ms] * 2, marker="╌", color="red+")
+        figure.plot([-series.window_s, 0], [series.limit_ms] * 2, marker="╌", color=LIMIT)
     for line in lines:
-        figure.plot([t for t, _ in line], [v for _, v in line], marker="braille", color="cyan+")
+        figure.plot([t for t, _ in line], [v for _, v in line], marker="braille", color=LINE)
     return str(figure.build())
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from tunetui.core.session import Phase, Session
-from tunetui.ui.panels import DIM
+from tunetui.ui.panels import BAD, DIM
 
 MEASURING = "measuring the same episode"
 TAIL = 3
@@ -32,7 +32,7 @@ def startup(state: Session, now_s: float, tail: Sequence[str], width: int, heigh
 
 def _failure(state: Session) -> Text:
     sentence, *rest = state.failure or ("it ended without a word",)
-    text = Text.assemble(("The server is not running: ", "bold red"), (sentence, "bold"))
+    text = Text.assemble(("The server is not running: ", BAD), (sentence, "bold"))
     if rest and rest[0]:
         text.append(f"\n\nNext: {rest[0]}")
     text.append("\n\nenter", "bold").append(" start again   ").append("o", "bold").append(" log   ")
