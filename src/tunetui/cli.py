@@ -253,6 +253,8 @@ def run(settings: Settings) -> int:
         folder = make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
     except StoreError as error:
         raise Refused(str(error), USAGE) from None
+    for name in ("COLUMNS", "LINES"):  # exported by some shells, and wrong as soon as the terminal is resized
+        os.environ.pop(name, None)
     app = TunetuiApp(lambda changed: Driver(settings, folder, on_change=changed))
     try:
         app.run()

@@ -41,9 +41,9 @@ async def test_the_rate_by_key_gives_a_row_of_its_own(sessions: Sessions) -> Non
     await until(lambda: len(driver.state.rows) == 1)
     driver.step_load(+1)
     assert driver.state.measurement is None
-    assert driver.state.load == Load(rate_rps=51.0)
+    assert driver.state.load == Load(rate_rps=55.0)
     await until(lambda: len(driver.state.rows) == 2)
-    assert [row.load for row in driver.state.rows] == [Load(rate_rps=50.0), Load(rate_rps=51.0)]
+    assert [row.load for row in driver.state.rows] == [Load(rate_rps=50.0), Load(rate_rps=55.0)]
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.WARMING])
@@ -63,7 +63,7 @@ async def test_a_load_changed_during_the_start_is_the_one_that_is_sent(sessions:
     await driver.start()
     assert (driver.state.phase, pressed) == (Phase.LIVE, True)
     row = await until(lambda: driver.state.rows and driver.state.rows[0])
-    assert row.load == Load(rate_rps=51.0)
+    assert row.load == Load(rate_rps=55.0)
 
 
 async def test_an_overloaded_point_fails_and_its_backlog_stays_bounded(sessions: Sessions) -> None:
@@ -114,7 +114,7 @@ async def test_an_attached_server_gets_no_request_before_the_load_is_allowed(
         assert driver.loop.pid is None
         await driver.allow_load()
         await until(lambda: driver.state.rows)
-        assert driver.state.rows[0].load == Load(rate_rps=51.0)
+        assert driver.state.rows[0].load == Load(rate_rps=55.0)
         assert await prompts() > 0
         fakes.started[0].stop(1.0)
         await until(lambda: said(driver, "no metrics from"))

@@ -148,6 +148,8 @@ def episode(state: Session, width: int) -> Text:
     if seen.one_token_answers:
         parts.append(part(2, f"one-token {seen.one_token_answers}", DIM))
     right = Text("ON THE LINE ", WARN) if seen.on_the_line else Text()
+    if seen.verdict is Verdict.UNDECIDED and state.decided is not None:
+        right.append(f"last {state.decided.verdict.value}  ", DIM)  # of the episode before, at this point
     return fitted(parts, right.append_text(verdict_text(seen.verdict)), width)
 
 
