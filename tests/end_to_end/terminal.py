@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -37,6 +38,13 @@ def stat_of(pid: int) -> tuple[str, str, str] | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else (fields[0], fields[1], fields[19])
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def below(pid: int) -> set[Process]:

@@ -8,12 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from end_to_end.terminal import HAS_TMUX, TUNETUI, Terminal, below, gone_within, point_rows
-from end_to_end.test_vllm import free_port
+from end_to_end.terminal import HAS_TMUX, TUNETUI, Terminal, below, free_port, gone_within, point_rows
 
 pytestmark = [pytest.mark.tmux, pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")]
 FAKE = f"{sys.executable} {Path(__file__).parents[1] / 'fake_vllm.py'}"
@@ -25,14 +23,6 @@ def command(port: int, sessions: Path, *more: str) -> list[str]:
         "--concurrency", "32", "--prompt-tokens", "64-256", "--output-tokens", "16-48", "--episode-requests", "100",
         *more, "--", "--max-num-seqs", "64", "--kv-cache-memory-bytes", "2G",
     ]  # fmt: skip
-
-
-@pytest.fixture
-def terminals() -> Iterator[list[Terminal]]:
-    started: list[Terminal] = []
-    yield started
-    for terminal in started:
-        terminal.close()
 
 
 @pytest.fixture

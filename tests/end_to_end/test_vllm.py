@@ -6,12 +6,10 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import time
 import tomllib
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from end_to_end.terminal import (
     TUNETUI,
     Terminal,
     below,
+    free_port,
     gone_within,
     point_rows,
     wait_for_whole_episode,
@@ -35,12 +34,6 @@ pytestmark = [
 START_S = 240.0
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random Llama, made by the interpreter of the vLLM under test."""
@@ -51,14 +44,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = Path(__file__).parents[1] / "toy_model.py"
     subprocess.run([shlex.split(VLLM)[0], str(script), str(folder)], check=True, timeout=300, capture_output=True)
     return folder
-
-
-@pytest.fixture
-def terminals() -> Iterator[list[Terminal]]:
-    started: list[Terminal] = []
-    yield started
-    for terminal in started:
-        terminal.close()
 
 
 def command(model: Path, port: int, sessions: Path) -> list[str]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tunetui import __version__
 from tunetui.core.baseline import Baseline, result_figures
 from tunetui.core.knobs import knob_flags
+from tunetui.core.rows import current_row
 from tunetui.core.workload import features
 from tunetui.drive.hardware import hardware_name, memory_bytes
-from tunetui.drive.rows import current_row
 from tunetui.engine.command import kept_environment, serve_argv, without_secrets
 from tunetui.store.baselines import StoreError, write_baseline
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 
 from tunetui.core import session as events
+from tunetui.core.rows import certain, row_of, row_on_leaving
 from tunetui.core.session import Phase, Session
 from tunetui.drive.loop import LoadLoop
 from tunetui.drive.observe import EngineObserver
-from tunetui.drive.rows import certain, row_of, row_on_leaving
 from tunetui.engine.control import LiveControl
 from tunetui.engine.server_api import ServerApi
 
