@@ -26,7 +26,7 @@ from tunetui.drive.serving import ATTACHED, Serving
 from tunetui.drive.settings import Settings
 from tunetui.drive.stepping import LiveControlLost, until_in_force, until_settled
 from tunetui.drive.watch import ticking, watching
-from tunetui.engine.gpu import read_gpus
+from tunetui.engine.gpu import GpuReading, read_gpus
 from tunetui.engine.server_api import ApiError
 from tunetui.load.generator import GeneratorGoneError
 from tunetui.store.baselines import StoreError
@@ -50,7 +50,7 @@ class Driver:
         self.settings = settings
         self.folder = folder
         self.environment = dict(environment if environment is not None else os.environ)
-        self.gpus = read_gpus()
+        self.gpus: tuple[GpuReading, ...] = ()  # read at the start: the first paint does not wait for a driver
         self.on_change = on_change
         self.state = Session(
             model=settings.model or settings.url,
@@ -59,7 +59,7 @@ class Driver:
             began_s=time.monotonic(),
             load_allowed=not settings.attached,
         )
-        self.serving = Serving(settings, folder, self.gpus, self.environment, self.emit)
+        self.serving = Serving(settings, folder, self.environment, self.emit)
         self.engine = self.serving.engine
         self.loop = self.serving.loop
         self.figures = Figures(lambda: self.state, self.emit, self.loop)
@@ -83,7 +83,11 @@ class Driver:
         if self.settings.attached:
             await asyncio.wait({self._change_to(self.serving.attach)})
         else:
-            await asyncio.wait({self._change_to(self._serve, self.serving.first)})
+            await asyncio.wait({self._change_to(self._serve_first)})
+
+    async def _serve_first(self) -> None:
+        self.gpus = await asyncio.to_thread(read_gpus)
+        await self._serve(self.serving.first_point(self.gpus))
 
     async def _serve(self, point: Point) -> None:
         """A server with live control, where there can be, at `point`, and the load on it."""

@@ -48,13 +48,12 @@ class ManagedEngine:
         self,
         settings: Settings,
         folder: Path,
-        gpus: tuple[GpuReading, ...],
         environment: Mapping[str, str],
         emit: Callable[[Event], None],
     ) -> None:
         self._settings = settings
         self._folder = folder
-        self._gpus = gpus
+        self.gpus: tuple[GpuReading, ...] = ()
         self._environment = environment
         self._emit = emit
         self._run_folder: Path | None = None
@@ -189,8 +188,8 @@ class ManagedEngine:
             raise EngineFailed(f"{self.url}/v1/models lists no model: see {self.log_path}")
         version = await self.api.version() or ""
         seen = facts_from_log(list(self.log))
-        total = min((g.memory_total_bytes for g in self._gpus), default=0) or seen.total_memory_bytes or 0
-        hardware = cards_name(self._gpus)
+        total = min((g.memory_total_bytes for g in self.gpus), default=0) or seen.total_memory_bytes or 0
+        hardware = cards_name(self.gpus)
         hello = self.control.hello() if self.control is not None else None
         if hello is not None:
             return facts_from_hello(hello, models[0].id, point, settings.memory_flag, total, hardware)

@@ -31,19 +31,23 @@ class Serving:
         self,
         settings: Settings,
         folder: Path,
-        gpus: tuple[GpuReading, ...],
         environment: Mapping[str, str],
         emit: Callable[[events.Event], None],
     ) -> None:
         self._settings = settings
         self._emit = emit
-        self.engine = ManagedEngine(settings, folder, gpus, environment, emit)
+        self.engine = ManagedEngine(settings, folder, environment, emit)
         self.loop = LoadLoop(settings)
         self._attached: ServerApi | None = None
-        self._ceiling = ceiling_of(settings, gpus)
+        self._ceiling = ceiling_of(settings, ())
         self._why_not_live = settings.given.parallel
-        self.first = first_point(settings, self._ceiling, gpus)
         self._ask = 0
+
+    def first_point(self, gpus: tuple[GpuReading, ...]) -> Point:
+        """Where the session starts on a machine with these cards; its ceilings follow from them too."""
+        self.engine.gpus = gpus
+        self._ceiling = ceiling_of(self._settings, gpus)
+        return first_point(self._settings, self._ceiling, gpus)
 
     @property
     def api(self) -> ServerApi | None:

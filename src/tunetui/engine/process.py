@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -62,7 +61,7 @@ class ServerProcess:
         `grace_s` is how long a stop waits between TERM and KILL, also the one after tunetui's own death.
         Raises ServerStartError when the command, the directory or the log is not to be had.
         """
-        token = secrets.token_hex(8)
+        token = os.urandom(8).hex()
         script = str(Path(warden.__file__).resolve())
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", script],
