@@ -259,6 +259,7 @@ def run(settings: Settings) -> int:
     try:
         app.run()
     finally:
+        app.run_is_over()
         report = end_server(app)
     with suppress(OSError):  # the terminal may be gone
         for line in report:

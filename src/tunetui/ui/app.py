@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 PAINT_S = 0.25
 LONGEST_TYPED = 12
+LAST_RESORT_S = 4.0
 OVER_ALL = ("leave", "redraw")  # the actions that are there whatever is open
 
 
@@ -42,6 +45,7 @@ class TunetuiApp(Overlays):
         self._dirty = True
         self._chosen = Knob.SEQS
         self._typed = ""
+        self._last_resort: threading.Timer | None = None
 
     # -- layout and life ------------------------------------------------------------------------------------------
 
@@ -52,7 +56,7 @@ class TunetuiApp(Overlays):
         loop = asyncio.get_running_loop()
         # The handler only ends the app: the server is stopped after run() has returned (DESIGN, Leaving).
         for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.end, 128 + number)
+            loop.add_signal_handler(number, self._end_by_signal, 128 + number)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         self.set_interval(PAINT_S, self._paint_if_changed)
         self.set_interval(1.0, self._changed)
@@ -67,6 +71,20 @@ class TunetuiApp(Overlays):
             await self.driver.start()
         except Exception as error:  # shown, for a worker's traceback would cover the screen
             self.driver.say(f"the session could not start: {error!r}", "error")
+
+    def _end_by_signal(self, code: int) -> None:
+        """End the app. Where the terminal is gone its last writes can hang for good (seen: one hangup in eight), so
+        after `LAST_RESORT_S` the process ends without them, and the warden stops the server."""
+        if self._last_resort is None:
+            self._last_resort = threading.Timer(LAST_RESORT_S, os._exit, (code,))
+            self._last_resort.daemon = True
+            self._last_resort.start()
+        self.end(code)
+
+    def run_is_over(self) -> None:
+        """`run` has returned: the last resort is not needed."""
+        if self._last_resort is not None:
+            self._last_resort.cancel()
 
     async def on_unmount(self) -> None:
         await self.driver.close()
