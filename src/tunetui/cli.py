@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -255,16 +256,38 @@ def run(settings: Settings) -> int:
         raise Refused(str(error), USAGE) from None
     for name in ("COLUMNS", "LINES"):  # exported by some shells, and wrong as soon as the terminal is resized
         os.environ.pop(name, None)
-    app = TunetuiApp(lambda changed: Driver(settings, folder, on_change=changed))
+    last_resort = LastResort()
+    app = TunetuiApp(lambda changed: Driver(settings, folder, on_change=changed), last_resort.begin)
     try:
         app.run()
     finally:
-        app.run_is_over()
+        last_resort.cancel()
         report = end_server(app)
     with suppress(OSError):  # the terminal may be gone
         for line in report:
             print(line, file=sys.stderr)
     return app.return_code or 0
+
+
+class LastResort:
+    """Ends the process `after_s` seconds after a signal, unless the app has ended by then. Where the terminal is gone
+    the app's last writes can hang for good (seen: one hangup in eight); the warden then stops the server."""
+
+    def __init__(self, after_s: float = 4.0, end: Callable[[int], None] = os._exit) -> None:
+        self._after_s = after_s
+        self._end = end
+        self._timer: threading.Timer | None = None
+
+    def begin(self, code: int) -> None:
+        """Exit with `code` when the time is up. The first call counts."""
+        if self._timer is None:
+            self._timer = threading.Timer(self._after_s, self._end, (code,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def end_server(app: object) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 PAINT_S = 0.25
 LONGEST_TYPED = 12
-LAST_RESORT_S = 4.0
 OVER_ALL = ("leave", "redraw")  # the actions that are there whatever is open
 
 
@@ -38,14 +35,19 @@ class TunetuiApp(Overlays):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [*commands.bindings()]
 
-    def __init__(self, make_driver: Callable[[Callable[[], None]], Driver]) -> None:
-        """`make_driver` gets the function to call after each change of state."""
+    def __init__(
+        self,
+        make_driver: Callable[[Callable[[], None]], Driver],
+        on_signal: Callable[[int], None] = lambda code: None,
+    ) -> None:
+        """`make_driver` gets the function to call after each change of state; `on_signal` hears of a signal that ends
+        the app, with the exit code, before the app begins to end."""
         super().__init__()
         self.driver = make_driver(self._changed)
         self._dirty = True
         self._chosen = Knob.SEQS
         self._typed = ""
-        self._last_resort: threading.Timer | None = None
+        self._on_signal = on_signal
 
     # -- layout and life ------------------------------------------------------------------------------------------
 
@@ -73,18 +75,8 @@ class TunetuiApp(Overlays):
             self.driver.say(f"the session could not start: {error!r}", "error")
 
     def _end_by_signal(self, code: int) -> None:
-        """End the app. Where the terminal is gone its last writes can hang for good (seen: one hangup in eight), so
-        after `LAST_RESORT_S` the process ends without them, and the warden stops the server."""
-        if self._last_resort is None:
-            self._last_resort = threading.Timer(LAST_RESORT_S, os._exit, (code,))
-            self._last_resort.daemon = True
-            self._last_resort.start()
+        self._on_signal(code)
         self.end(code)
-
-    def run_is_over(self) -> None:
-        """`run` has returned: the last resort is not needed."""
-        if self._last_resort is not None:
-            self._last_resort.cancel()
 
     async def on_unmount(self) -> None:
         await self.driver.close()
