@@ -291,9 +291,10 @@ class Control:
             pid=os.getpid(), asynchronous=0, num_blocks=self.options.num_blocks, block_size=BLOCK_SIZE,
             blocks_per_max_request=self.per_request, bytes_per_block=BYTES_PER_BLOCK,
             max_num_seqs=engine.max_num_seqs, max_num_batched_tokens=engine.token_budget,
-            max_model_len=self.options.max_model_len, tokens_per_decode=1, chunked_prefill=int(engine.chunked),
-            chunked_prefill_live=int(self.live_chunking), long_prefill_token_threshold=engine.threshold,
-            version=VERSION, base_class="Scheduler", memory_restart_reason="",
+            max_model_len=self.options.max_model_len, tokens_per_decode=1, least_prefill=0, least_threshold=BLOCK_SIZE,
+            chunked_prefill=int(engine.chunked), long_prefill_token_threshold=engine.threshold,
+            version=VERSION, base_class="Scheduler", seqs_restart="", tokens_restart="",
+            chunked_restart="" if self.live_chunking else "fixed at start", threshold_restart="", memory_restart="",
         ))  # fmt: skip
         self.look()
         self.report()
@@ -325,7 +326,7 @@ class Control:
         engine, block = self.engine, self.block
         self.steps += 1
         stops = {"none": block.STOP_NONE, "seqs": block.STOP_SEQS, "tokens": block.STOP_TOKENS}
-        self.end.record(block.StepRecord(
+        self.end.record(*block.StepRecord(
             time.monotonic(), len(engine.running), len(engine.waiting), len(batch), sum(n for _, n in batch),
             engine.free_blocks, engine.held_blocks, engine.totals["preemptions"],
             stops.get(stopped, block.STOP_BLOCKS), engine.token_budget,
@@ -333,7 +334,7 @@ class Control:
 
     def report(self) -> None:
         engine = self.engine
-        self.end.publish(self.block.InForce(
+        self.end.publish(*self.block.InForce(
             time_s=time.monotonic(), step=self.wanted.step, max_num_seqs=engine.max_num_seqs,
             max_num_batched_tokens=engine.token_budget, chunked_prefill=int(engine.chunked),
             long_prefill_token_threshold=engine.threshold, held_blocks=engine.held_blocks,

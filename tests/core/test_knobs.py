@@ -1,6 +1,7 @@
 """Every limit of the table of knobs, as a table."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ FACTS = EngineFacts(
     block_size=16,
     blocks_per_max_request=256,
     bytes_per_block=8 * 2**20,
-    chunked_live=True,
+    least_threshold=16,
     total_memory_bytes=80 * GIB,
 )
 HERE = Point(256, 4096, True, 0.92, True)
@@ -68,14 +69,15 @@ def test_speculative_tokens_raise_the_floor_of_the_budget() -> None:
 def test_without_live_control_every_knob_is_a_restart_and_says_why() -> None:
     facts = replace(FACTS, live=False, why_not_live="attached")
     for knob in Knob:
-        target = stepped(HERE, knob, -1, True, facts)
+        target = stepped(HERE, knob, +1 if knob is Knob.THRESHOLD else -1, True, facts)
         step = plan_step(HERE, target, facts)
         assert (step.how, step.reason) == (How.RESTART, "attached")
 
 
 def test_a_fixed_chunked_prefill_and_a_memory_reason_are_restarts() -> None:
-    assert plan_step(HERE, replace(HERE, chunked_prefill=False), replace(FACTS, chunked_live=False)).how is How.RESTART
-    facts = replace(FACTS, memory_restart_reason="pipeline parallelism")
+    facts = replace(FACTS, restart_reasons={Knob.CHUNKED: "fixed at start"})
+    assert plan_step(HERE, replace(HERE, chunked_prefill=False), facts).how is How.RESTART
+    facts = replace(FACTS, restart_reasons={Knob.MEMORY: "pipeline parallelism"})
     assert plan_step(HERE, replace(HERE, memory=0.9), facts).reason == "pipeline parallelism"
     assert plan_step(HERE, replace(HERE, memory=0.9), replace(FACTS, total_memory_bytes=0)).how is How.RESTART
 
@@ -129,16 +131,57 @@ def test_start_ceiling_is_raised_only_where_it_must() -> None:
 def test_every_knob_is_explicit_in_the_argv() -> None:
     assert knob_argv(Point(8, 2048, False, 0.9, True), MemoryFlag.UTILIZATION) == [
         "--max-num-seqs", "8", "--max-num-batched-tokens", "2048", "--no-enable-chunked-prefill",
-        "--gpu-memory-utilization", "0.9", "--enable-prefix-caching",
+        "--long-prefill-token-threshold", "0", "--gpu-memory-utilization", "0.9", "--enable-prefix-caching",
     ]  # fmt: skip
-    assert knob_argv(HERE.with_value(Knob.MEMORY, 12345678901.0), MemoryFlag.KV_BYTES)[5:7] == [
+    assert knob_argv(HERE.with_value(Knob.MEMORY, 12345678901.0), MemoryFlag.KV_BYTES)[7:9] == [
         "--kv-cache-memory-bytes",
         "12345678901",
     ]
 
 
 @pytest.mark.parametrize(
-    ("knob", "text"), [(Knob.SEQS, "1.5"), (Knob.SEQS, "0"), (Knob.CHUNKED, "2"), (Knob.SEQS, "1.2.3")]
+    ("change", "why"),
+    [
+        ({"long_prefill_token_threshold": 15}, "below 16"),
+        ({"long_prefill_token_threshold": 16}, ""),
+        ({"long_prefill_token_threshold": FACTS.max_model_len}, ""),
+        ({"long_prefill_token_threshold": FACTS.max_model_len + 1}, "cannot be above the model length"),
+        ({"long_prefill_token_threshold": 64, "chunked_prefill": False}, "set it to 0 first"),
+    ],
+)
+def test_the_limits_of_the_long_prefill_threshold(change: dict[str, Any], why: str) -> None:
+    step = plan_step(HERE, replace(HERE, **change), FACTS)
+    assert (step.how, why in step.reason) == (How.REFUSED if why else How.LIVE, True)
+
+
+def test_steps_of_the_long_prefill_threshold_go_by_a_grid_and_end_at_no_limit() -> None:
+    def go(value: int, direction: int, fine: bool = False) -> int:
+        point = replace(HERE, long_prefill_token_threshold=value)
+        return stepped(point, Knob.THRESHOLD, direction, fine, FACTS).long_prefill_token_threshold
+
+    assert [go(0, +1), go(512, +1), go(700, +1), go(700, -1), go(512, -1), go(0, -1)] == [512, 1024, 1024, 512, 0, 0]
+    assert [go(0, +1, True), go(64, -1, True), go(100, -1, True)] == [64, 0, 64]
+
+
+def test_a_model_that_takes_its_tokens_in_one_piece_has_a_least_budget() -> None:
+    facts = replace(FACTS, least_prefill=512)
+    step = plan_step(HERE, replace(HERE, max_num_batched_tokens=519, max_num_seqs=8), facts)
+    assert (step.how, "8 sequences and a prefill need" in step.reason) == (How.REFUSED, True)
+    assert plan_step(HERE, replace(HERE, max_num_batched_tokens=520, max_num_seqs=8), facts).how is How.LIVE
+
+
+@pytest.mark.parametrize(
+    ("knob", "text"),
+    [
+        (Knob.THRESHOLD, "-1"),
+        (Knob.THRESHOLD, "0.5"),
+        (Knob.MEMORY, "nan"),
+        (Knob.SEQS, "inf"),
+        (Knob.SEQS, "1.5"),
+        (Knob.SEQS, "0"),
+        (Knob.CHUNKED, "2"),
+        (Knob.SEQS, "1.2.3"),
+    ],
 )
 def test_typed_values_that_make_no_sense(knob: Knob, text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):

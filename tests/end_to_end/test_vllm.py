@@ -89,7 +89,7 @@ def test_the_main_job(model: Path, tmp_path: Path, terminals: list[Terminal]) ->
     # Back to 64 and KV blocks held until the engine waits for them.
     terminal.keys("Up", "Up", "6", "4", "Enter")
     terminal.wait(lambda s: re.search(r"> max-num-seqs +64 +live", s) and "step SETTLED" in s, 60, "64 again")
-    terminal.keys("Down", "Down", "Down", *["Left"] * 8)  # each a tenth of the 256 blocks
+    terminal.keys("Down", "Down", "Down", "Down", *["Left"] * 8)  # each a tenth of the 256 blocks
     terminal.wait(lambda s: re.search(r"> KV cache memory +96 MiB +live", s), 10, "the KV cache stepped down")
     terminal.wait(
         lambda s: re.search(r"of 48 blocks", s) and ("KV BLOCKS" in s or re.search(r"preempted [1-9]", s)),

@@ -9,7 +9,7 @@ from tunetui.core.knobs import MemoryFlag, Point
 from tunetui.engine.control import LiveControl, facts_from_hello, lay_out
 
 CEILING = Point(256, 8192, True, 0.92, True)
-HELLO = Hello(1, 1, 1000, 16, 128, 2**21, 256, 8192, 2048, 3, 1, 1, 64, "0.32.0", "AsyncScheduler", "")
+HELLO = Hello(1, 1, 1000, 16, 128, 2**21, 256, 8192, 2048, 3, 1, 16, 1, 64, "0.32.0", "AsyncScheduler", *("",) * 5)
 
 
 def test_nothing_but_our_package_comes_onto_the_servers_path(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_nothing_but_our_package_comes_onto_the_servers_path(tmp_path: Path) -> 
     assert {"__init__.py", "block.py", "scheduler.py"} == set(os.listdir(files.python_path / "tunetui_live"))
 
 
-def test_an_ask_carries_the_point_the_held_blocks_and_the_operators_own_threshold(tmp_path: Path) -> None:
+def test_an_ask_carries_the_point_the_held_blocks_and_the_threshold(tmp_path: Path) -> None:
     control = LiveControl(lay_out(tmp_path))
     server = ServerBlock.open(str(tmp_path / "control.block"))
     server.say_hello(HELLO)
@@ -31,11 +31,11 @@ def test_an_ask_carries_the_point_the_held_blocks_and_the_operators_own_threshol
         "AsyncScheduler",
         3,
     )
-    assert control.ask(Point(8, 4096, False, 0.90, True), facts) == 1
+    assert control.ask(Point(8, 4096, True, 0.90, True, 64), facts) == 1
     targets = server.targets()
     assert targets is not None
     # 0.02 of 20 GiB in blocks of 2 MiB
-    assert targets == (1, 8, 4096, 0, 64, 205)
+    assert targets == (1, 8, 4096, 1, 64, 205)
     assert control.ask(Point(9, 4096, False, 0.90, True), facts) == 2
 
 

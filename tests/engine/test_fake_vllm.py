@@ -122,7 +122,7 @@ async def test_the_control_block_is_obeyed(fakes: Fakes, tmp_path: Path) -> None
     hello = block.hello()
     assert hello is not None
     assert (hello.max_num_seqs, hello.block_size, hello.version) == (8, 16, "0.32.0")
-    assert hello.chunked_prefill_live
+    assert hello.chunked_restart == ""
     load = asyncio.create_task(run_load(url, 16, 32, 60))
     async with asyncio.timeout(15):
         while not (state := block.in_force()) or state.running < 8:

@@ -35,17 +35,17 @@ def test_nothing_is_there_before_it_is_written(pair: tuple[ControlBlock, ServerB
 
 def test_what_is_written_is_read(pair: tuple[ControlBlock, ServerBlock]) -> None:
     ours, theirs = pair
-    hello = Hello(*range(13), version="0.32.0", base_class="AsyncScheduler", memory_restart_reason="ü" * 200)
+    hello = Hello(*range(14), "0.32.0", "AsyncScheduler", *("",) * 4, memory_restart="ü" * 200)
     theirs.say_hello(hello)
     seen = ours.hello()
     assert seen is not None
     assert seen[:15] == hello[:15]
-    assert seen.memory_restart_reason.startswith("ü" * 79)
+    assert seen.memory_restart.startswith("ü" * 47)
     targets = Targets(3, 64, 2048, 1, 0, 12)
     ours.ask(targets)
     assert theirs.targets() == targets
     state = InForce(1.5, *range(13), error="")
-    theirs.publish(state)
+    theirs.publish(*state)
     assert ours.in_force() == state
 
 
@@ -86,7 +86,7 @@ def test_a_writer_that_stopped_half_way_is_said_and_overcome(pair: tuple[Control
 def test_the_ring_keeps_the_newest_records(pair: tuple[ControlBlock, ServerBlock]) -> None:
     ours, theirs = pair
     for number in range(RING_CAPACITY + 100):
-        theirs.record(StepRecord(float(number), *([number] * 9)))
+        theirs.record(*StepRecord(float(number), *([number] * 9)))
     head, records = ours.records(0)
     assert head == RING_CAPACITY + 100
     assert [r.running for r in records] == list(range(101, RING_CAPACITY + 100))
@@ -100,7 +100,7 @@ block = ServerBlock.open(sys.argv[1])
 number = 0
 while True:
     number += 1
-    block.publish(InForce(float(number), *([number] * 13), error=""))
+    block.publish(*InForce(float(number), *([number] * 13), error=""))
 """
 
 

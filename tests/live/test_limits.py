@@ -33,6 +33,7 @@ class Pool:
 
 class Spec:
     page_size_bytes = 1024
+    block_size = 16
 
     def max_memory_usage_bytes(self, config: Any) -> int:
         return 16 * 1024
@@ -41,7 +42,11 @@ class Spec:
 def config(**changes: Any) -> SimpleNamespace:
     values: dict[str, Any] = {
         "scheduler_config": SimpleNamespace(
-            max_num_seqs=256, enable_chunked_prefill=True, long_prefill_token_threshold=0, async_scheduling=False
+            max_num_seqs=256,
+            max_num_batched_tokens=8192,
+            enable_chunked_prefill=True,
+            long_prefill_token_threshold=0,
+            async_scheduling=False,
         ),
         "parallel_config": SimpleNamespace(pipeline_parallel_size=1),
         "kv_transfer_config": None,
@@ -117,8 +122,8 @@ def rig(tmp_path: Path) -> Rig:
 def test_hello_says_what_the_engine_is(rig: Rig) -> None:
     hello = rig.ours.hello()
     assert hello is not None
-    assert hello[1:13] == (0, 101, 16, 16, 2048, 256, 8192, 2048, 1, 1, 1, 0)
-    assert (hello.base_class, hello.memory_restart_reason) == ("Base", "")
+    assert hello[1:14] == (0, 101, 16, 16, 2048, 256, 8192, 2048, 1, 0, 16, 1, 0)
+    assert (hello.base_class, hello.memory_restart) == ("Base", "")
 
 
 def test_a_step_is_in_force_at_the_next_schedule(rig: Rig) -> None:
@@ -175,11 +180,13 @@ def test_with_chunking_off_the_budget_holds_a_whole_request_and_the_threshold_is
 
 
 def test_chunking_that_vllm_switched_off_is_never_switched_on(tmp_path: Path) -> None:
-    scheduler_config = SimpleNamespace(enable_chunked_prefill=False, long_prefill_token_threshold=0)
+    scheduler_config = SimpleNamespace(
+        max_num_batched_tokens=8192, enable_chunked_prefill=False, long_prefill_token_threshold=0
+    )
     rig = Rig(tmp_path, scheduler_config=scheduler_config)
     hello = rig.ours.hello()
     assert hello is not None
-    assert hello.chunked_prefill_live == 0
+    assert "started without it" in hello.chunked_restart
     assert rig.ask(chunked=1).chunked_prefill == 0
 
 
@@ -218,7 +225,7 @@ def test_the_memory_knob_stays_still_where_it_must(tmp_path: Path, changes: dict
     rig = Rig(tmp_path, **changes)
     hello = rig.ours.hello()
     assert hello is not None
-    assert reason in hello.memory_restart_reason
+    assert reason in hello.memory_restart
     state = rig.ask(held=50)
     assert (state.held_blocks, state.settled) == (0, 1)
 

@@ -24,7 +24,7 @@ from tunetui.ui.rows import Rows
 POINT = Point(64, 2048, True, 0.9, True)
 FACTS = EngineFacts(
     version="0.32.0", model="fake/model", ceiling=Point(256, 8192, True, 0.92, True), live=True, num_blocks=1024,
-    bytes_per_block=2**21, block_size=16, blocks_per_max_request=128, max_model_len=2048, chunked_live=True,
+    bytes_per_block=2**21, block_size=16, blocks_per_max_request=128, max_model_len=2048, least_threshold=16,
     total_memory_bytes=2**33, hardware="A100 80GB",
 )  # fmt: skip
 BYTES_FACTS = replace(FACTS, memory_flag=MemoryFlag.KV_BYTES, ceiling=replace(FACTS.ceiling, memory=2.0**31))

@@ -88,7 +88,7 @@ async def test_a_value_that_makes_no_sense_is_said_and_not_applied(typed: str, s
 async def test_the_size_of_the_kv_cache_is_typed_in_the_unit_that_is_shown() -> None:
     app, driver = make_app(live(facts=BYTES_FACTS, point=replace(POINT, memory=2.0**31)))
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("down", "down", "down", "1", ".", "5")
+        await pilot.press("down", "down", "down", "down", "1", ".", "5")
         assert "1.5_  GiB enter" in row_text(app, "knobs")
         await pilot.press("enter")
         assert driver.asked == [("set_knob", Knob.MEMORY, 1.5 * 2**30)]

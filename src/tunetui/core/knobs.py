@@ -5,8 +5,10 @@ It knows vLLM's limits as facts; it applies nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import isfinite, nan
 
 
 class Knob(StrEnum):
@@ -15,6 +17,7 @@ class Knob(StrEnum):
     SEQS = "max-num-seqs"
     TOKENS = "max-num-batched-tokens"
     CHUNKED = "enable-chunked-prefill"
+    THRESHOLD = "long-prefill-token-threshold"
     MEMORY = "gpu-memory-utilization"
     PREFIX = "enable-prefix-caching"
 
@@ -28,19 +31,22 @@ class MemoryFlag(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A full set of knobs. `memory` is in the unit of the engine's MemoryFlag: a share of the card, or bytes."""
+    """A full set of knobs. `memory` is in the unit of the engine's MemoryFlag: a share of the card, or bytes.
+    `long_prefill_token_threshold` is the most tokens of one prompt in a step; 0 is no limit."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     chunked_prefill: bool
     memory: float
     prefix_caching: bool
+    long_prefill_token_threshold: int = 0
 
     def value(self, knob: Knob) -> int | float | bool:
         return {
             Knob.SEQS: self.max_num_seqs,
             Knob.TOKENS: self.max_num_batched_tokens,
             Knob.CHUNKED: self.chunked_prefill,
+            Knob.THRESHOLD: self.long_prefill_token_threshold,
             Knob.MEMORY: self.memory,
             Knob.PREFIX: self.prefix_caching,
         }[knob]
@@ -53,6 +59,8 @@ class Point:
                 return replace(self, max_num_batched_tokens=int(value))
             case Knob.CHUNKED:
                 return replace(self, chunked_prefill=bool(value))
+            case Knob.THRESHOLD:
+                return replace(self, long_prefill_token_threshold=int(value))
             case Knob.MEMORY:
                 return replace(self, memory=value)
             case Knob.PREFIX:
@@ -61,7 +69,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What the engine said of itself when it started. Where it is not `live`, `why_not_live` says why."""
+    """What the engine said of itself when it started. Where it is not `live`, `why_not_live` says why; where it is,
+    `restart_reasons` says why some of the knobs are not. A step's budget must hold `tokens_per_decode` for each sequence
+    and `least_prefill` beside them; a long-prefill threshold (not 0) must be `least_threshold` at least."""
 
     version: str
     model: str
@@ -77,9 +87,9 @@ class EngineFacts:
     blocks_per_max_request: int = 0
     bytes_per_block: int = 0
     tokens_per_decode: int = 1
-    long_prefill_token_threshold: int = 0
-    chunked_live: bool = False
-    memory_restart_reason: str = ""
+    least_prefill: int = 0
+    least_threshold: int = 1
+    restart_reasons: Mapping[Knob, str] = field(default_factory=dict)
     total_memory_bytes: int = 0
     hardware: str = ""
 
@@ -143,17 +153,21 @@ def start_refusal(point: Point, facts: EngineFacts) -> str:
     """Why vLLM itself would not start with this point (its own start-up checks), or an empty string."""
     if point.max_num_seqs < 1:
         return "max-num-seqs must be at least 1"
-    floor = point.max_num_seqs * facts.tokens_per_decode
+    floor = point.max_num_seqs * facts.tokens_per_decode + facts.least_prefill
     if point.max_num_batched_tokens < floor:
         return (
             f"max-num-batched-tokens {point.max_num_batched_tokens} is below the {floor} tokens that "
-            f"{point.max_num_seqs} sequences decode in a step: lower max-num-seqs first"
+            f"{point.max_num_seqs} sequences {'decode' if not facts.least_prefill else 'and a prefill need'} in a step: "
+            "lower max-num-seqs first"
         )
     if not point.chunked_prefill and point.max_num_batched_tokens < facts.max_model_len:
         return (
             f"with chunked prefill off max-num-batched-tokens cannot be below the model length {facts.max_model_len}: "
             "raise it first"
         )
+    refusal = _threshold_refusal(point, facts)
+    if refusal:
+        return refusal
     if facts.memory_flag is MemoryFlag.UTILIZATION and not 0 < point.memory <= 1:
         return "gpu-memory-utilization must be above 0 and at most 1"
     if point.memory <= 0:
@@ -167,38 +181,52 @@ def start_refusal(point: Point, facts: EngineFacts) -> str:
     return ""
 
 
+def _threshold_refusal(point: Point, facts: EngineFacts) -> str:
+    threshold = point.long_prefill_token_threshold
+    if threshold == 0:
+        return ""
+    if not point.chunked_prefill:
+        return (
+            f"a long-prefill threshold of {threshold} chunks prompts, so chunked prefill is not off: set it to 0 first"
+        )
+    if threshold < facts.least_threshold:
+        return f"a long-prefill threshold below {facts.least_threshold} would leave a prompt without a block of tokens"
+    if 0 < facts.max_model_len < threshold:
+        return f"the long-prefill threshold cannot be above the model length {facts.max_model_len}"
+    return ""
+
+
 def restart_reason(knob: Knob, target: Point, facts: EngineFacts) -> str:
     """Why moving `knob` to its value in `target` needs a restart, or an empty string where it is live."""
     if not facts.live:
         return facts.why_not_live
+    if reason := facts.restart_reasons.get(knob):
+        return reason
     ceiling = facts.ceiling
     match knob:
         case Knob.SEQS if target.max_num_seqs > ceiling.max_num_seqs:
             return f"above the {ceiling.max_num_seqs} that the server was started with"
         case Knob.TOKENS if target.max_num_batched_tokens > ceiling.max_num_batched_tokens:
             return f"above the {ceiling.max_num_batched_tokens} that the server was started with"
-        case Knob.CHUNKED if not facts.chunked_live:
-            return "this engine fixed it at start"
-        case Knob.MEMORY:
-            if facts.memory_restart_reason:
-                return facts.memory_restart_reason
-            if target.memory > ceiling.memory:
-                return f"above the {format_memory(ceiling.memory, facts.memory_flag)} that the server was started with"
-            if facts.held_blocks(target.memory) is None:
-                return "the size of the card's memory is not known"
+        case Knob.MEMORY if target.memory > ceiling.memory:
+            return f"above the {format_memory(ceiling.memory, facts.memory_flag)} that the server was started with"
+        case Knob.MEMORY if facts.held_blocks(target.memory) is None:
+            return "the size of the card's memory is not known"
         case Knob.PREFIX:
             return "vLLM sets it at start"
     return ""
 
 
 def start_ceiling(target: Point, ceiling: Point) -> Point:
-    """The ceiling for a restart that reaches `target`: the old one, raised where it must be."""
+    """The ceiling for a restart that reaches `target`: the old one, raised where it must be. The threshold has no
+    ceiling: any value is live, whatever the start had."""
     return Point(
         max_num_seqs=max(target.max_num_seqs, ceiling.max_num_seqs),
         max_num_batched_tokens=max(target.max_num_batched_tokens, ceiling.max_num_batched_tokens),
         chunked_prefill=ceiling.chunked_prefill,
         memory=max(target.memory, ceiling.memory),
         prefix_caching=target.prefix_caching,
+        long_prefill_token_threshold=target.long_prefill_token_threshold if target.chunked_prefill else 0,
     )
 
 
@@ -213,6 +241,8 @@ def stepped(point: Point, knob: Knob, direction: int, fine: bool, facts: EngineF
             return replace(point, max_num_batched_tokens=_grid(point.max_num_batched_tokens, step, direction, fine))
         case Knob.CHUNKED:
             return replace(point, chunked_prefill=not point.chunked_prefill)
+        case Knob.THRESHOLD:
+            return replace(point, long_prefill_token_threshold=_threshold_step(point, direction, fine, facts))
         case Knob.PREFIX:
             return replace(point, prefix_caching=not point.prefix_caching)
         case Knob.MEMORY:
@@ -235,14 +265,28 @@ def _grid(value: int, step: int, direction: int, fine: bool) -> int:
     return -(-value // step) * step - step
 
 
+def _threshold_step(point: Point, direction: int, fine: bool, facts: EngineFacts) -> int:
+    """The next threshold on a grid of 512 (fine: 64) tokens; below the least there is 0, which is no limit."""
+    step = 64 if fine else 512
+    value = point.long_prefill_token_threshold
+    if direction > 0:
+        return max((value // step + 1) * step, facts.least_threshold)
+    lower = -(-value // step) * step - step
+    return lower if lower >= max(facts.least_threshold, 1) else 0
+
+
 def parse_value(knob: Knob, text: str) -> float:
     """A typed value for a knob, e.g. `320` or `0.9`. Raises ValueError with the sentence to show."""
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"cannot read {text!r} as a value for {knob.value}") from None
+        value = nan
+    if not isfinite(value):
+        raise ValueError(f"cannot read {text!r} as a value for {knob.value}")
     if knob in (Knob.SEQS, Knob.TOKENS) and (value != int(value) or value < 1):
         raise ValueError(f"{knob.value} takes a whole number of 1 or more")
+    if knob is Knob.THRESHOLD and (value != int(value) or value < 0):
+        raise ValueError(f"{knob.value} takes a whole number of tokens, or 0 for no limit")
     if knob in (Knob.CHUNKED, Knob.PREFIX) and value not in (0, 1):
         raise ValueError(f"{knob.value} is on (1) or off (0)")
     return value
@@ -262,6 +306,7 @@ def knob_flags(point: Point, memory_flag: MemoryFlag) -> dict[str, int | float |
         Knob.SEQS.value: point.max_num_seqs,
         Knob.TOKENS.value: point.max_num_batched_tokens,
         Knob.CHUNKED.value: point.chunked_prefill,
+        Knob.THRESHOLD.value: point.long_prefill_token_threshold,
         memory_flag.value: memory,
         Knob.PREFIX.value: point.prefix_caching,
     }

@@ -107,6 +107,17 @@ def contradiction(settings: Settings) -> str:
             f"--max-num-batched-tokens {given.max_num_batched_tokens} is below --max-num-seqs {given.max_num_seqs}: "
             "vLLM does not start so; raise it"
         )
+    if threshold := given.long_prefill_token_threshold:
+        if given.chunked_prefill is False:
+            return (
+                f"--long-prefill-token-threshold {threshold} chunks prompts, and --no-enable-chunked-prefill forbids it: "
+                "leave one of them out"
+            )
+        if length is not None and threshold > length:
+            return (
+                f"--long-prefill-token-threshold {threshold} is above the model's {length} tokens, and vLLM does not start "
+                "so: lower it"
+            )
     tokens = given.max_num_batched_tokens or settings.ceiling_tokens
     if given.chunked_prefill is False and length is not None and tokens is not None and tokens < length:
         return (
@@ -132,4 +143,5 @@ def first_point(settings: Settings, ceiling: Point, gpus: tuple[GpuReading, ...]
         chunked_prefill=chunked,
         memory=min(given.utilization, ceiling.memory) if given.utilization is not None else ceiling.memory,
         prefix_caching=ceiling.prefix_caching,
+        long_prefill_token_threshold=given.long_prefill_token_threshold or 0,
     )

@@ -83,6 +83,7 @@ class GivenFlags:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     chunked_prefill: bool | None = None
+    long_prefill_token_threshold: int | None = None
     utilization: float | None = None
     kv_cache_bytes: int | None = None
     prefix_caching: bool | None = None
@@ -95,6 +96,8 @@ class GivenFlags:
         """Why one scheduler is not the only one, or an empty string."""
         if (_value_of(self.rest, "--data-parallel-size", "-dp") or "1") != "1":
             return "data parallelism: each engine core has a scheduler of its own"
+        if _value_of(self.rest, "--data-parallel-rank", "-dpn") is not None:
+            return "data parallelism: this is one of several servers"
         if _value_of(self.rest, "--scheduler-cls") is not None:
             return "another scheduler class was given"
         return ""
@@ -134,6 +137,8 @@ def read_flags(words: Sequence[str]) -> GivenFlags:
             given = replace(given, prefix_caching=not name.startswith("--no-"))
         elif name in ("--model", "--host", "--port"):
             raise CommandError(f"give {name} to tunetui itself, before the --")
+        elif name in _INSTEAD:
+            raise CommandError(f"give {_INSTEAD[name]} instead of {name}: vLLM starts only with the two in order")
         elif name in _VALUED:
             if not equals:
                 if index >= len(words):
@@ -160,6 +165,11 @@ def _count(text: str) -> int:
     return value
 
 
+def _zero_or_more(text: str) -> int:
+    """A human-readable integer of 0 or more. Raises ValueError."""
+    return 0 if text == "0" else _count(text)
+
+
 def _share(text: str) -> float:
     """A share of the card, above 0 and at most 1. Raises ValueError."""
     value = float(text)
@@ -173,9 +183,11 @@ def _length(text: str) -> int | None:
     return None if text in ("auto", "-1") else _count(text)
 
 
+_INSTEAD = {"--max-num-active-seqs": "--max-num-seqs", "--max-num-scheduled-tokens": "--max-num-batched-tokens"}
 _VALUED: dict[str, tuple[str, Callable[[str], object]]] = {
     "--max-num-seqs": ("max_num_seqs", _count),
     "--max-num-batched-tokens": ("max_num_batched_tokens", _count),
+    "--long-prefill-token-threshold": ("long_prefill_token_threshold", _zero_or_more),
     "--gpu-memory-utilization": ("utilization", _share),
     "--kv-cache-memory-bytes": ("kv_cache_bytes", _count),
     "--max-model-len": ("max_model_len", _length),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunetui.core.knobs import EngineFacts, MemoryFlag, Point
+from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point
 from tunetui.live.tunetui_live import block as layout
 from tunetui.live.tunetui_live.block import BlockError, Hello, InForce, StepRecord
 
@@ -37,16 +37,21 @@ class LiveControl:
 
     def __init__(self, files: LiveFiles) -> None:
         files.block.unlink(missing_ok=True)
+        self._path = str(files.block)
         self._block = layout.ControlBlock.create(str(files.block))
         self._step = 0
         self._next_record = 0
         self.lost = ""
 
     def hello(self) -> Hello | None:
-        """What the scheduler said of the engine, or None while it has not."""
+        """What the scheduler said of the engine, or None while it has not, or where there is more than one."""
         try:
+            count = layout.signed_in(self._path)
+            if count > 1:
+                self.lost = f"{count} engine cores, each with a scheduler of its own"
+                return None
             return self._block.hello()
-        except (BlockError, ValueError) as error:
+        except (BlockError, OSError, ValueError) as error:
             self.lost = str(error)
             return None
 
@@ -59,7 +64,7 @@ class LiveControl:
                 max_num_seqs=point.max_num_seqs,
                 max_num_batched_tokens=point.max_num_batched_tokens,
                 chunked_prefill=int(point.chunked_prefill),
-                long_prefill_token_threshold=facts.long_prefill_token_threshold,
+                long_prefill_token_threshold=point.long_prefill_token_threshold,
                 held_blocks=facts.held_blocks(point.memory) or 0,
             )
         )
@@ -86,6 +91,13 @@ def facts_from_hello(
     hello: Hello, model: str, ceiling: Point, memory_flag: MemoryFlag, total_memory_bytes: int, hardware: str
 ) -> EngineFacts:
     """The engine's facts where the scheduler class reported in: every knob that it allows is live."""
+    reasons = {
+        Knob.SEQS: hello.seqs_restart,
+        Knob.TOKENS: hello.tokens_restart,
+        Knob.CHUNKED: hello.chunked_restart,
+        Knob.THRESHOLD: hello.threshold_restart,
+        Knob.MEMORY: hello.memory_restart,
+    }
     return EngineFacts(
         version=hello.version,
         model=model,
@@ -100,9 +112,9 @@ def facts_from_hello(
         blocks_per_max_request=hello.blocks_per_max_request,
         bytes_per_block=hello.bytes_per_block,
         tokens_per_decode=hello.tokens_per_decode,
-        long_prefill_token_threshold=hello.long_prefill_token_threshold,
-        chunked_live=bool(hello.chunked_prefill_live),
-        memory_restart_reason=hello.memory_restart_reason,
+        least_prefill=hello.least_prefill,
+        least_threshold=hello.least_threshold,
+        restart_reasons={knob: reason for knob, reason in reasons.items() if reason},
         total_memory_bytes=total_memory_bytes,
         hardware=hardware,
     )

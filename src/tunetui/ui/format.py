@@ -9,10 +9,11 @@ KNOB_LABELS = {
     Knob.SEQS: "max-num-seqs",
     Knob.TOKENS: "max-batched-tokens",
     Knob.CHUNKED: "chunked prefill",
+    Knob.THRESHOLD: "long-prefill limit",
     Knob.MEMORY: "gpu-memory-util",
     Knob.PREFIX: "prefix caching",
 }
-SHORT_LABELS = {Knob.TOKENS: "batched-tokens", Knob.MEMORY: "gpu-memory-util"}
+SHORT_LABELS = {Knob.THRESHOLD: "long-prefill", Knob.TOKENS: "batched-tokens", Knob.MEMORY: "gpu-memory-util"}
 
 
 def ms(seconds: float | None, digits: int = 0) -> str:
@@ -58,6 +59,8 @@ def knob_value(knob: Knob, point: Point, facts: EngineFacts | None) -> str:
             return format_memory(point.memory, memory_flag(point, facts))
         case Knob.CHUNKED | Knob.PREFIX:
             return "on" if point.value(knob) else "off"
+        case Knob.THRESHOLD:
+            return str(point.value(knob) or "none")
         case _:
             return str(point.value(knob))
 

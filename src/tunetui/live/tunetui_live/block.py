@@ -13,8 +13,8 @@ The server's end, in order::
     block.say_hello(Hello(...))                 # once, when the limits are known
     if block.asked() != last:                   # one integer; every schedule() and add_request()
         targets = block.targets()               # then apply what they allow
-    block.publish(InForce(...))                 # after every step
-    block.record(StepRecord(...))               # after every step
+    block.publish(*InForce(...))                # after every step
+    block.record(*StepRecord(...))              # after every step
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import mmap
 import os
 import struct
 import time
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 MAGIC = b"TUNETUI1"
 ENVIRONMENT_KEY = "TUNETUI_CONTROL_BLOCK"
@@ -35,7 +35,7 @@ _IN_FORCE_AT = 1024
 _RING_AT = 4096
 _SEQUENCE = struct.Struct("<Q")
 _TARGETS = struct.Struct("<6q")
-_HELLO = struct.Struct("<13q32s64s160s")
+_HELLO = struct.Struct("<14q32s64s" + "96s" * 5)
 _IN_FORCE = struct.Struct("<d13q160s")
 _RECORD = struct.Struct("<d9i4x")
 RING_CAPACITY = 2048
@@ -60,7 +60,10 @@ class Targets(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What the engine is, said once when the scheduler is made. Sizes are tokens, blocks and bytes."""
+    """What the engine is, said once when the scheduler is made. Sizes are tokens, blocks and bytes.
+
+    The last five say why a knob is not live here; empty where it is.
+    """
 
     pid: int
     asynchronous: int
@@ -72,12 +75,17 @@ class Hello(NamedTuple):
     max_num_batched_tokens: int
     max_model_len: int
     tokens_per_decode: int
+    least_prefill: int
+    least_threshold: int
     chunked_prefill: int
-    chunked_prefill_live: int
     long_prefill_token_threshold: int
     version: str
     base_class: str
-    memory_restart_reason: str
+    seqs_restart: str
+    tokens_restart: str
+    chunked_restart: str
+    threshold_restart: str
+    memory_restart: str
 
 
 class InForce(NamedTuple):
@@ -170,6 +178,18 @@ class _Block:
         raise BlockError("the control block stays half-written: its writer stopped in the middle")
 
 
+def sign_in(path: str) -> None:
+    """Leave a sign beside the block at `path` that this process makes a scheduler for it."""
+    os.close(os.open("%s.%d" % (path, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o600))
+
+
+def signed_in(path: str) -> int:
+    """How many processes made a scheduler for the block at `path`: more than one where each rank of data parallelism
+    has an engine core of its own, of which vLLM tells the scheduler nothing for models without experts (0.16 on)."""
+    folder, name = os.path.split(path)
+    return sum(entry.startswith(name + ".") for entry in os.listdir(folder or "."))
+
+
 class ServerBlock(_Block):
     """The scheduler's end of the block."""
 
@@ -187,23 +207,21 @@ class ServerBlock(_Block):
         return None if data is None else Targets(*_TARGETS.unpack(data))
 
     def say_hello(self, hello: Hello) -> None:
-        *numbers, version, base_class, reason = hello
-        self._write(
-            _HELLO_AT,
-            _HELLO.pack(*numbers, _encode(version, 32), _encode(base_class, 64), _encode(reason, 160)),
-        )
+        texts = (_encode(text, size) for text, size in zip(hello[14:], (32, 64, 96, 96, 96, 96, 96)))
+        self._write(_HELLO_AT, _HELLO.pack(*hello[:14], *texts))
 
-    def publish(self, state: InForce) -> None:
-        *numbers, error = state
-        self._write(_IN_FORCE_AT, _IN_FORCE.pack(*numbers, _encode(error, 160)))
+    def publish(self, *fields: Any) -> None:
+        """Write the fields of InForce, in its order; `error` may be left out."""
+        numbers, error = fields[:14], fields[14] if len(fields) > 14 else ""
+        self._write(_IN_FORCE_AT, _IN_FORCE.pack(*numbers, _encode(error, 160) if error else b""))
 
-    def record(self, record: StepRecord) -> None:
-        """Append to the ring; the oldest of RING_CAPACITY records is overwritten."""
+    def record(self, *fields: Any) -> None:
+        """Append the fields of StepRecord, in its order, to the ring; the oldest of RING_CAPACITY is overwritten."""
         head = self._numbers.get(_RING_AT)
         if head is None:
             head = _SEQUENCE.unpack_from(self._memory, _RING_AT)[0]
         at = _RING_AT + 8 + (head % RING_CAPACITY) * _RECORD.size
-        _RECORD.pack_into(self._memory, at, *record)
+        _RECORD.pack_into(self._memory, at, *fields)
         _SEQUENCE.pack_into(self._memory, _RING_AT, head + 1)
         self._numbers[_RING_AT] = head + 1
 
@@ -230,8 +248,8 @@ class ControlBlock(_Block):
         data = self._read(_HELLO_AT, _HELLO.size)
         if data is None:
             return None
-        *numbers, version, base_class, reason = _HELLO.unpack(data)
-        return Hello(*numbers, _decode(version), _decode(base_class), _decode(reason))
+        fields = _HELLO.unpack(data)
+        return Hello(*fields[:14], *map(_decode, fields[14:]))
 
     def in_force(self) -> Optional[InForce]:
         data = self._read(_IN_FORCE_AT, _IN_FORCE.size)
