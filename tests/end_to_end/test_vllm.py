@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import time
@@ -34,18 +33,6 @@ pytestmark = [
 START_S = 240.0
 
 
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random Llama, made by the interpreter of the vLLM under test."""
-    given = os.environ.get("TUNETUI_TEST_MODEL")
-    if given:
-        return Path(given)
-    folder = tmp_path_factory.mktemp("model") / "toy-llama"
-    script = Path(__file__).parents[1] / "toy_model.py"
-    subprocess.run([shlex.split(VLLM)[0], str(script), str(folder)], check=True, timeout=300, capture_output=True)
-    return folder
-
-
 def command(model: Path, port: int, sessions: Path) -> list[str]:
     return [
         *TUNETUI, "--model", str(model), "--vllm", VLLM, "--port", str(port), "--sessions-dir", str(sessions),
@@ -55,9 +42,9 @@ def command(model: Path, port: int, sessions: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def test_the_main_job(model: Path, tmp_path: Path, terminals: list[Terminal]) -> None:
+def test_the_main_job(toy_model: Path, tmp_path: Path, terminals: list[Terminal]) -> None:
     port = free_port()
-    terminal = Terminal(command(model, port, tmp_path), HF_HUB_OFFLINE="1")
+    terminal = Terminal(command(toy_model, port, tmp_path), HF_HUB_OFFLINE="1")
     terminals.append(terminal)
 
     # It shows the phases of the start, goes live when it is warm, and the load is on.
@@ -160,8 +147,8 @@ def wait_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("moment", ["starting the engine", "LIVE 00:"])
-def test_sigkill_leaves_no_server(moment: str, model: Path, tmp_path: Path, terminals: list[Terminal]) -> None:
-    terminal = Terminal(command(model, free_port(), tmp_path), HF_HUB_OFFLINE="1")
+def test_sigkill_leaves_no_server(moment: str, toy_model: Path, tmp_path: Path, terminals: list[Terminal]) -> None:
+    terminal = Terminal(command(toy_model, free_port(), tmp_path), HF_HUB_OFFLINE="1")
     terminals.append(terminal)
     terminal.wait_for(moment, START_S)
     processes = below(terminal.tunetui_pid)

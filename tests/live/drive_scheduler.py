@@ -1,4 +1,4 @@
-"""Drives vLLM's real scheduler without a model, in the interpreter of the vLLM under test; `test_schedulers.py` runs it.
+"""Drives vLLM's real scheduler without a model, in the interpreter of the vLLM under test; test_schedulers runs it.
 
 A fake model output answers each step, so thousands of steps take seconds. The scheduler is made as an engine core makes
 it, from a configuration that went through vLLM's own checks. Token values tell request and position, so an output that
@@ -41,6 +41,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 BLOCK, LENGTH, BLOCKS, SEQS, TOKENS = 16, 512, 129, 32, 1024
+RESETS_RUNNING = "reset_running_requests" in inspect.signature(Scheduler.reset_prefix_cache).parameters
 PER_REQUEST = LENGTH // BLOCK  # blocks of a request of the model's full length
 
 
@@ -150,7 +151,7 @@ class Engine:
                 arrival_time=time.time(),
                 block_hasher=self.hasher,
                 client_index=0,
-            )  # fmt: skip
+            )
         )
         self.sent[name] = (self.number, outputs)
         self.got[name] = []
@@ -223,7 +224,7 @@ class Engine:
                 logprobs=None,
                 prompt_logprobs_dict={},
                 pooler_output=[],
-            )  # fmt: skip
+            )
         )
         for outputs in self.scheduler.update_from_output(output, answer).values():
             for one in outputs.outputs:
@@ -232,8 +233,9 @@ class Engine:
                     self.finished.add(one.request_id)
 
     def step(self, check=lambda output: None):
-        """As an engine core does: schedule while the pipeline has room, else wait for its oldest step. Between two calls
-        at most depth - 1 steps are under way."""
+        """As an engine core does: schedule while the pipeline has room, else wait for its oldest step.
+
+        Between two calls at most depth - 1 steps are under way. `check` sees what was scheduled."""
         if self.scheduler.has_requests():
             output = self.schedule()
             check(output)
@@ -268,11 +270,11 @@ class Engine:
             assert got == expected if whole else got == expected[: len(got)], (name, got, expected)
             assert whole or name in self.aborted, f"{name} is lost"
 
-    # -- everything that can be done to a scheduler ---------------------------------------------------------------------
+    # -- everything that can be done to a scheduler ------------------------------------------------------------
 
     def reset_prefix_cache(self, running):
         """As the engine core's RPC, with or without the running requests."""
-        if running and "reset_running_requests" in inspect.signature(Scheduler.reset_prefix_cache).parameters:
+        if running and RESETS_RUNNING:
             if self.stands_reset():
                 self.scheduler.reset_prefix_cache(reset_running_requests=True)
         else:
@@ -455,9 +457,9 @@ def check_same(model, shape, steps, seed, folder):
             )
         )
         plain = Engine(started.make(model, None), started, seed)
-        rng, before = random.Random(seed), 0
+        rng, before, trace = random.Random(seed), 0, []
         for step in range(steps):
-            if rng.random() < 0.3 and len(live.alive) < 60:
+            while len(live.alive) < 40 and rng.random() < 0.8:
                 assert live.arrive() == plain.arrive()
             if rng.random() < 0.02 and live.alive:
                 gone = rng.sample(live.alive, 1)
@@ -468,14 +470,255 @@ def check_same(model, shape, steps, seed, folder):
             assert live.last == plain.last, (name, step, live.last, plain.last)
             assert live.alive == plain.alive, (name, step)
             before += bool(live.last)
+            trace.append(live.last)
         assert live.got == plain.got
         assert live.preemptions == plain.preemptions
         assert ours.in_force().step == 1
         assert ours.in_force().disabled == 0
         compared[name] = dict(steps=before, requests=live.number, preemptions=live.preemptions, hits=live.hits)
+        if change:
+            assert trace != compared["the start"].get("trace"), f"{name} is not felt under this load"
+        compared[name]["trace"] = trace
+    for done in compared.values():
+        if isinstance(done, dict):
+            del done["trace"]
     return compared
 
 
+class CannotBeLaid(Exception):
+    """This vLLM does not stand what lays the trap."""
+
+
+class Trap:
+    """One known way to hang or crash the engine: what does it with bare hands, and the same wish through our class."""
+
+    prompts, outputs = (20,), 4
+
+    def bare(self, engine):
+        """Set the limit on vLLM's own scheduler."""
+        raise NotImplementedError
+
+    wish = control.Targets(1, SEQS, TOKENS, 1, 0, 0)
+
+    def why_not(self, hello):
+        """Why it cannot be laid in this vLLM, or an empty string."""
+        return (self.wish.held_blocks and hello.memory_restart) or (
+            not self.wish.chunked_prefill and hello.chunked_restart
+        )
+
+    def sprung(self, engine):
+        """Whether the engine hangs: requests that are never answered."""
+        try:
+            engine.finish(300)
+        except AssertionError:
+            return True
+        return False
+
+
+class BudgetBelowPrompt(Trap):
+    """Chunked prefill off and a step's budget below a prompt: it is never scheduled, and the queue waits behind it."""
+
+    prompts = (200, 20)
+    wish = control.Targets(1, SEQS, 100, 0, 0, 0)
+
+    def bare(self, engine):
+        engine.scheduler.max_num_scheduled_tokens = 100
+        engine.scheduler.scheduler_config.enable_chunked_prefill = False
+
+
+class BudgetBelowPreempted(Trap):
+    """The same for a request that is preempted: its prompt fitted, with what it has produced it does not."""
+
+    prompts, outputs = (90,), 60
+    wish = control.Targets(1, SEQS, 100, 0, 0, 0)
+
+    def bare(self, engine):
+        BudgetBelowPrompt.bare(self, engine)
+
+    def why_not(self, hello):
+        return super().why_not(hello) or ("" if RESETS_RUNNING else "this vLLM cannot reset running requests")
+
+    def sprung(self, engine):
+        for _ in range(30):
+            engine.step()
+        if not engine.shape.asynchronous:
+            engine.flush()
+        if not engine.stands_reset():
+            raise CannotBeLaid
+        engine.reset_prefix_cache(running=True)
+        return super().sprung(engine)
+
+
+class TooManyHeld(Trap):
+    """So many blocks held that one request can never have enough."""
+
+    prompts = (300,)
+    wish = control.Targets(1, SEQS, TOKENS, 1, 0, 500)
+
+    def bare(self, engine):
+        engine.scheduler.kv_cache_manager.block_pool.get_new_blocks(BLOCKS - 1 - 10)
+
+
+class MoreThanFree(Trap):
+    """More blocks taken than are free."""
+
+    prompts, outputs = (200,) * 4, 20
+    wish = control.Targets(1, SEQS, TOKENS, 1, 0, 96)
+
+    def bare(self, engine):
+        engine.step()
+        pool = engine.scheduler.kv_cache_manager.block_pool
+        pool.get_new_blocks(pool.get_num_free_blocks() + 1)
+
+    def ask(self, engine, ours):
+        engine.step()
+        ours.ask(self.wish)
+
+
+class LimitBelowBatch(Trap):
+    """A limit of sequences below the batch that is running."""
+
+    prompts, outputs = (20,) * 8, 20
+    wish = control.Targets(1, 2, TOKENS, 1, 0, 0)
+
+    def bare(self, engine):
+        engine.step()
+        engine.scheduler.max_num_running_reqs = 2
+        engine.step()
+
+    ask = MoreThanFree.ask
+
+
+class BudgetBelowBatch(Trap):
+    """A budget below the batch that is running: those at its end get no token while those before them go on."""
+
+    prompts, outputs = (20,) * 8, 40
+    wish = control.Targets(1, 2, 2, 1, 0, 0)
+
+    def bare(self, engine):
+        engine.step()
+        engine.scheduler.max_num_scheduled_tokens = 2
+
+    ask = MoreThanFree.ask
+
+    def sprung(self, engine):
+        seen = set()
+        for _ in range(20):
+            engine.step()
+            seen.update(engine.last)
+        starved = len(seen) < 8
+        return super().sprung(engine) or starved
+
+
+class NoSequence(Trap):
+    """A limit of no sequence: nothing is ever admitted."""
+
+    wish = control.Targets(1, 0, TOKENS, 1, 0, 0)
+
+    def bare(self, engine):
+        for name in ("max_num_running_reqs", "max_num_active_reqs"):
+            if hasattr(engine.scheduler, name):
+                setattr(engine.scheduler, name, 0)
+
+
+class ResetWhileHeld(Trap):
+    """A reset of the prefix cache, which sleeping needs, while blocks are held."""
+
+    prompts = ()
+    wish = control.Targets(1, SEQS, TOKENS, 1, 0, 40)
+
+    def bare(self, engine):
+        engine.scheduler.kv_cache_manager.block_pool.get_new_blocks(40)
+
+    def sprung(self, engine):
+        engine.add([1] * 20, 2)
+        engine.finish(300)
+        return not engine.scheduler.reset_prefix_cache()
+
+
+class ThresholdWithoutChunking(Trap):
+    """A long-prefill threshold chunks prompts although chunked prefill is off."""
+
+    prompts = (200, 200)
+    wish = control.Targets(1, SEQS, TOKENS, 0, 32, 0)
+
+    def bare(self, engine):
+        engine.scheduler.scheduler_config.enable_chunked_prefill = False
+        engine.scheduler.scheduler_config.long_prefill_token_threshold = 32
+
+    def sprung(self, engine):
+        engine.step()
+        return min(engine.last.values()) < 200
+
+
+def check_traps(model, shape, steps, seed, folder):
+    """Each trap springs with bare hands and does not through our class."""
+    found = {}
+    for number, kind in enumerate(Trap.__subclasses__()):
+        trap = kind()
+        bare = Engine(shape.make(model, None), shape, seed)
+        ours = with_block(folder / str(number))
+        live = Engine(shape.make(model, make_scheduler), shape, seed)
+        hello = ours.hello()
+        if reason := trap.why_not(hello):
+            found[kind.__name__] = reason
+            continue
+        for engine in (bare, live):
+            for length in trap.prompts:
+                engine.add([engine.random.randint(1, 1000) for _ in range(length)], trap.outputs)
+        try:
+            trap.bare(bare)
+            what = "hangs" if trap.sprung(bare) else ""
+        except CannotBeLaid:
+            found[kind.__name__] = "this vLLM's own scheduler loses a token in it"
+            continue
+        except (AssertionError, ValueError) as error:
+            what = type(error).__name__
+        assert what, f"{kind.__name__} is no trap in this vLLM"
+        getattr(trap, "ask", lambda engine, block: block.ask(trap.wish))(live, ours)
+        assert not trap.sprung(live), f"{kind.__name__} springs"
+        live.finish(500)
+        live.check_answers()
+        now = ours.in_force()
+        assert (now.step, now.disabled) == (1, 0), now
+        found[kind.__name__] = what
+    return found
+
+
+def check_failing(model, shape, steps, seed, folder):
+    """When anything of ours fails in the middle, vLLM goes on as it was started, and nothing is lost."""
+    done = {}
+    for number, broken in enumerate(("targets", "asked", "record", "publish")):
+        ours = with_block(folder / str(number))
+        scheduler = shape.make(model, make_scheduler)
+        engine, held = Engine(scheduler, shape, seed), not ours.hello().memory_restart
+        ours.ask(control.Targets(1, 4, 64, 1, 32, 60))
+        for _ in range(60):
+            engine.arrive()
+        for _ in range(50):
+            engine.step()
+        assert scheduler.tunetui_limits.held_blocks == (60 if held else 0)
+
+        def fails(*_):
+            raise OSError("the block is gone")
+
+        setattr(scheduler.tunetui_limits._block, broken, fails)
+        ours.ask(control.Targets(2, 5, 65, 1, 33, 61))
+        engine.finish(5000)
+        engine.check_answers()
+        assert scheduler.tunetui_limits.held_blocks == 0
+        assert free_blocks(scheduler) == shape.blocks - 1
+        config = scheduler.scheduler_config
+        assert (scheduler.max_num_scheduled_tokens, config.long_prefill_token_threshold) == (TOKENS, 0)
+        assert scheduler.max_num_running_reqs == SEQS
+        if broken != "publish":
+            now = ours.in_force()
+            assert (now.disabled, "the block is gone" in now.error) == (1, True)
+        done[broken] = engine.steps
+    return done
+
+
+CHECKS = ("random", "same", "traps", "failing")
 SHAPES = {
     "sync": Shape(),
     "async": Shape(asynchronous=True, depth=2),
@@ -487,15 +730,17 @@ SHAPES = {
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=3000, help="of each random run")
+    parser.add_argument("--steps-each", type=int, default=300, help="of each pair of schedulers that is compared")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--checks", nargs="+", choices=("random", "same"), default=["random", "same"])
+    parser.add_argument("--checks", nargs="+", choices=CHECKS, default=CHECKS)
     options = parser.parse_args()
     for check in options.checks:
         for name, shape in SHAPES.items():
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
-                done = globals()[f"check_{check}"](options.model, shape, options.steps, options.seed, Path(folder))
+                steps = options.steps_each if check == "same" else options.steps
+                done = globals()[f"check_{check}"](options.model, shape, steps, options.seed, Path(folder))
             line = dict(check=check, shape=name, seconds=round(time.monotonic() - began, 1), done=done)
             print(json.dumps(line), flush=True)
 

@@ -266,9 +266,12 @@ class Limits:
             if self._held:
                 back, self._held = self._held, []
                 self._pool.free_blocks(back)
-            block.publish(time.monotonic(), self._step, *([0] * 10), 1, 0, repr(error))
         except Exception as again:
             logger.error("tunetui: and could not restore the limits of the start: %r", again)
+        try:
+            block.publish(time.monotonic(), self._step, *([0] * 10), 1, 0, repr(error))
+        except Exception as again:
+            logger.error("tunetui: and could not say so in the control block: %r", again)
 
 
 class Start:
