@@ -71,6 +71,7 @@ class Shape:
     tokens: int = TOKENS
     chunked: bool = True
     threshold: int = 0
+    adaptive: bool = False  # 0.31 on: the threshold is at least an equal share of a step's budget
     blocks: int = BLOCKS
     asynchronous: bool = False
     depth: int = 1
@@ -87,6 +88,7 @@ class Shape:
         ).create_engine_config()  # fmt: skip
         config.scheduler_config.async_scheduling = self.asynchronous
         config.parallel_config.pipeline_parallel_size = self.pipeline
+        config.scheduler_config.long_prefill_token_threshold_adaptive = self.adaptive
         if not self.chunked:  # 0.10 and 0.11 overwrite it for models that generate
             for name in ("enable_chunked_prefill", "chunked_prefill_enabled"):
                 if hasattr(config.scheduler_config, name):
@@ -432,6 +434,7 @@ POINTS = {
     "a budget of 64 tokens": {"tokens": 64},
     "chunked prefill off": {"chunked": False, "tokens": 600},
     "a long-prefill threshold of 48": {"threshold": 48},
+    "an adaptive threshold": {"threshold": 16, "tokens": 200, "adaptive": True},
     "half of the blocks": {"blocks": BLOCKS - 64},
     "all at once": {"seqs": 9, "tokens": 96, "threshold": 32, "blocks": BLOCKS - 90},
 }
@@ -446,7 +449,8 @@ def check_same(model, shape, steps, seed, folder):
     for number, (name, change) in enumerate(POINTS.items()):
         started = dataclasses.replace(shape, **change)
         ours = with_block(folder / str(number))
-        live = Engine(shape.make(model, make_scheduler), shape, seed)
+        ceiling = dataclasses.replace(shape, adaptive=started.adaptive)
+        live = Engine(ceiling.make(model, make_scheduler), ceiling, seed)
         hello = ours.hello()
         if ("blocks" in change and hello.memory_restart) or ("chunked" in change and hello.chunked_restart):
             compared[name] = hello.memory_restart or hello.chunked_restart
