@@ -4,8 +4,10 @@ It holds no model and computes nothing; it needs only the standard library (and 
 scheduler class is named). `python tests/fake_vllm.py [serve MODEL] [vLLM's flags]`.
 
 Environment: FAKE_VLLM_START_S (seconds of start-up, 0.3), FAKE_VLLM_SPEED (2 halves the step times), FAKE_VLLM_FAULT:
-crash_at_start, crash_in_weights, oom, hang_start, ignore_term, slow_stop, grandchild, orphan, crash_after:SECONDS;
-several joined by commas. Children of `grandchild` and `orphan` are announced in the log as `fake child pid N`.
+crash_at_start, crash_in_weights, oom, oom_in_weights, memory-above-tokens:N (no room for the KV cache above N tokens),
+memory-above-seqs:N (the sampler runs out), free-share:SHARE, hang_start, hang_below_tokens:N, own_threshold:N,
+ignore_term, slow_stop, grandchild, orphan, crash_after:SECONDS; several joined by commas. Children of `grandchild` and
+`orphan` are announced in the log as `fake child pid N`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from typing import Any
 
 BLOCK_SIZE = 16
 BYTES_PER_BLOCK = 2 * 2**20
-BLOCKS_AT_FULL_UTILIZATION = 4096
+GIB = 2**30
+TOTAL, WEIGHTS, ACTIVATIONS, NON_TORCH, GRAPHS = 10.0, 0.55, 0.25, 0.15, 0.05  # GiB of a card
 VOCABULARY = 32_000
 VERSION = "0.32.0"
 BASE_S, PER_RUNNING_S, PER_PREFILL_TOKEN_S = 0.002, 0.000_15, 0.000_01
@@ -49,7 +52,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--enforce-eager", action="store_true")
     for name, default in (("--port", 8000), ("--max-num-seqs", 256), ("--max-num-batched-tokens", 2048),
                           ("--max-model-len", 2048), ("--long-prefill-token-threshold", 0),
-                          ("--kv-cache-memory-bytes", 0)):  # fmt: skip
+                          ("--kv-cache-memory-bytes", 0), ("--num-gpu-blocks-override", 0)):  # fmt: skip
         parser.add_argument(name, type=int, default=default)
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.92)
     parser.add_argument("--enable-chunked-prefill", action=toggle, default=True)
@@ -61,8 +64,9 @@ def read_options(words: list[str]) -> argparse.Namespace:
     options.model = options.model or (tags[0] if tags else "fake/model")
     options.name = options.served_model_name or options.model
     options.num_blocks = (
-        options.kv_cache_memory_bytes // BYTES_PER_BLOCK
-        or int(BLOCKS_AT_FULL_UTILIZATION * options.gpu_memory_utilization)
+        options.num_gpu_blocks_override or options.kv_cache_memory_bytes // BYTES_PER_BLOCK
+        or int((TOTAL * options.gpu_memory_utilization - WEIGHTS - ACTIVATIONS - NON_TORCH - GRAPHS)
+               * GIB / BYTES_PER_BLOCK)
     )  # fmt: skip
     return options
 
@@ -97,7 +101,7 @@ class Engine:
         self.max_num_seqs: int = options.max_num_seqs
         self.token_budget: int = options.max_num_batched_tokens
         self.chunked: bool = options.enable_chunked_prefill
-        self.threshold: int = options.long_prefill_token_threshold
+        self.threshold: int = int(fault_number("own_threshold", options.long_prefill_token_threshold))
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.held_blocks = 0
@@ -294,7 +298,8 @@ class Control:
             max_model_len=self.options.max_model_len, tokens_per_decode=1, least_prefill=0, least_threshold=BLOCK_SIZE,
             chunked_prefill=int(engine.chunked), long_prefill_token_threshold=engine.threshold,
             version=VERSION, base_class="Scheduler", seqs_restart="", tokens_restart="",
-            chunked_restart="" if self.live_chunking else "fixed at start", threshold_restart="", memory_restart="",
+            chunked_restart="" if self.live_chunking else "fixed at start", memory_restart="",
+            threshold_restart="vLLM sets it" if fault_number("own_threshold", 0) else "",
         ))  # fmt: skip
         self.look()
         self.report()
@@ -317,7 +322,8 @@ class Control:
         floor = max(engine.max_num_seqs, len(engine.running), 0 if engine.chunked else options.max_model_len)
         engine.token_budget = min(max(wanted.max_num_batched_tokens, floor), options.max_num_batched_tokens)
         threshold = wanted.long_prefill_token_threshold if engine.chunked else 0
-        engine.threshold = max(threshold, BLOCK_SIZE) if threshold else 0
+        threshold = fault_number("own_threshold", threshold)
+        engine.threshold = max(int(threshold), BLOCK_SIZE) if threshold else 0
         hold = min(max(wanted.held_blocks, 0), max(options.num_blocks - 1 - self.per_request, 0))
         engine.held_blocks += min(hold - engine.held_blocks, engine.free_blocks)
         self.pending = engine.held_blocks != hold or len(engine.running) > wanted.max_num_seqs
@@ -497,13 +503,30 @@ def check(options: argparse.Namespace) -> None:
     if tokens < seqs:
         raise ValueError(f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({seqs}).")
     have, need = options.num_blocks - 1, blocks_for(length)
-    if have <= 0 or "oom" in FAULTS:
+    if seqs > fault_number("memory-above-seqs", seqs):
+        fail("RuntimeError: CUDA out of memory occurred when warming up sampler with "
+             f"{seqs} dummy requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing "
+             "the engine.")  # fmt: skip
+    if have <= 0 or "oom" in FAULTS or tokens > fault_number("memory-above-tokens", tokens):
         fail("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.")
     if need > have:
         gib = BYTES_PER_BLOCK / 2**30
         fail(f"ValueError: To serve at least one request with the model's max seq len ({length}), ({need * gib:.2f} "
              f"GiB KV cache is needed, which is larger than the available KV cache memory ({have * gib:.2f} GiB). "
              f"Based on the available memory, the estimated maximum model length is {have * BLOCK_SIZE}. ")  # fmt: skip
+
+
+def check_memory(utilization: float) -> None:
+    """What vLLM looks at before it loads anything."""
+    free = fault_number("free-share", 1.0) * TOTAL
+    if TOTAL * utilization > free:
+        fail(f"ValueError: Free memory on device cuda:0 ({free:.2f}/{TOTAL:.2f} GiB) on startup is less than desired "
+             f"GPU memory utilization ({utilization}, {TOTAL * utilization:.2f} GiB). Decrease GPU memory utilization "
+             "or reduce GPU memory used by other processes.")  # fmt: skip
+
+
+def fault_number(name: str, default: float) -> float:
+    return next((float(f.partition(":")[2]) for f in FAULTS if f.startswith(name + ":")), default)
 
 
 FAULTS = set(filter(None, os.environ.get("FAKE_VLLM_FAULT", "").split(",")))
@@ -519,21 +542,37 @@ async def start_up(options: argparse.Namespace) -> None:
     await asyncio.sleep(pause_s)
     log("Resolved architecture: LlamaForCausalLM")
     log(f"Using max model len {options.max_model_len}")
-    if "hang_start" in FAULTS:
+    if "hang_start" in FAULTS or options.max_num_batched_tokens < fault_number("hang_below_tokens", 0):
         await asyncio.Event().wait()
     log(f"Initializing a V1 LLM engine (v{VERSION}) with config: model='{options.model}'", who="EngineCore")
     await asyncio.sleep(pause_s)
+    if not options.kv_cache_memory_bytes:
+        check_memory(options.gpu_memory_utilization)
     log(f"Starting to load model {options.model}...", who="Worker")
+    if "oom_in_weights" in FAULTS:
+        fail("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+             f"{TOTAL:.2f} GiB of which 1.20 GiB is free.")  # fmt: skip
     if "crash_in_weights" in FAULTS:
         fail("safetensors_rust.SafetensorError: Error while deserializing header: invalid header")
     await asyncio.sleep(pause_s)
     log(f"Loading weights took {pause_s:.2f} seconds", who="Worker")
+    log(f"Model loading took {WEIGHTS:.2f} GiB memory and {pause_s:.6f} seconds", who="Worker")
     check(options)
     total, length = (options.num_blocks - 1) * BLOCK_SIZE, options.max_model_len
-    log(f"Available KV cache memory: {options.num_blocks * BYTES_PER_BLOCK / 2**30:.2f} GiB", who="Worker")
+    kv = options.num_blocks * BYTES_PER_BLOCK / GIB
+    if options.kv_cache_memory_bytes:
+        log(f"Explicitly set ({kv:.2f}/{TOTAL:.2f}) GiB for KV cache on node 0.", who="Worker")
+    else:
+        log(f"Available KV cache memory: {kv:.2f} GiB", who="Worker")
     log(f"GPU KV cache size: {total:,} tokens, Maximum concurrency for {length:,} tokens per request: "
         f"{total / length:.2f}x", who="EngineCore")  # fmt: skip
     await asyncio.sleep(pause_s)
+    if not options.kv_cache_memory_bytes:
+        share = options.gpu_memory_utilization
+        log(f"Free memory on device ({TOTAL:.2f}/{TOTAL:.2f} GiB) on startup. Desired GPU memory utilization is "
+            f"({share}, {share * TOTAL:.2f} GiB). Actual usage is {WEIGHTS + NON_TORCH:.2f} GiB for consumed "
+            f"memory (weights + non-torch), {ACTIVATIONS:.2f} GiB for peak activation, and {GRAPHS:.2f} GiB for "
+            "CUDAGraph memory.", who="Worker")  # fmt: skip
     log(f"init engine (profile, create kv cache, warmup model) took {pause_s:.2f} s", who="EngineCore")
 
 

@@ -13,7 +13,8 @@ from engine.fakes import FAKE
 
 from tunetui import cli
 from tunetui.core.workload import Load
-from tunetui.drive.settings import Settings, ceiling_of, first_point
+from tunetui.drive.settings import Settings, ceiling_of, first_point, least_ceiling
+from tunetui.engine.gpu import GpuReading
 
 VLLM = f"{sys.executable} {FAKE}"
 
@@ -181,6 +182,29 @@ def test_without_chunked_prefill_ceiling_and_first_point_hold_the_models_length(
     first = first_point(settings, ceiling, ())
     assert ceiling.max_num_batched_tokens == first.max_num_batched_tokens == 32768
     assert not first.chunked_prefill
+
+
+A100 = GpuReading(0, "A100", 80 * 2**30, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "least"),
+    [
+        ("", (A100,), (32, 2048, 0.5)),
+        ("", (), (32, 2048, 0.1)),
+        ("--max-num-seqs 300 --max-num-batched-tokens 4096 --gpu-memory-utilization 0.85", (A100,), (300, 4096, 0.85)),
+        ("--max-num-seqs 4000", (A100,), (4000, 4000, 0.5)),
+        ("--no-enable-chunked-prefill --max-model-len 6000", (A100,), (32, 6000, 0.5)),
+        ("--no-enable-chunked-prefill", (A100,), (32, 8192, 0.5)),  # the length is not known: no lower
+        ("--kv-cache-memory-bytes 2G", (A100,), (32, 2048, 2.0**31)),
+    ],
+)
+def test_a_ceiling_is_never_lowered_below_what_was_asked_for(
+    flags: str, gpus: tuple[GpuReading, ...], least: tuple[int, int, float]
+) -> None:
+    settings = asked("--model", "m", "--", *flags.split())
+    found = least_ceiling(settings, ceiling_of(settings, gpus), gpus)
+    assert (found.max_num_seqs, found.max_num_batched_tokens, found.memory) == least
 
 
 def test_a_home_folder_is_resolved_and_a_url_has_no_trailing_slash(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

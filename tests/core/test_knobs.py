@@ -74,6 +74,15 @@ def test_without_live_control_every_knob_is_a_restart_and_says_why() -> None:
         assert (step.how, step.reason) == (How.RESTART, "attached")
 
 
+def test_a_knob_that_changes_nothing_is_refused_with_the_reason_and_the_others_are_live() -> None:
+    facts = replace(FACTS, fixed={Knob.MEMORY: "start without it"})
+    for target in (replace(HERE, memory=0.90), replace(HERE, memory=0.95), replace(HERE, memory=0.90, max_num_seqs=8)):
+        step = plan_step(HERE, target, facts)
+        assert (step.how, step.reason) == (How.REFUSED, "start without it")
+    assert plan_step(HERE, replace(HERE, max_num_seqs=8), facts).how is How.LIVE
+    assert plan_step(HERE, replace(HERE, memory=0.90), replace(facts, live=False)).how is How.REFUSED
+
+
 def test_a_fixed_chunked_prefill_and_a_memory_reason_are_restarts() -> None:
     facts = replace(FACTS, restart_reasons={Knob.CHUNKED: "fixed at start"})
     assert plan_step(HERE, replace(HERE, chunked_prefill=False), facts).how is How.RESTART

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from tunetui.core import session as events
+from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
-from tunetui.core.knobs import How, Point, Step
+from tunetui.core.knobs import EngineFacts, How, MemoryFlag, Point, Step
 from tunetui.core.session import EngineView, Notice, Phase, Row, Session, StepState, fold, usage_without_held
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.core.workload import Load
@@ -73,6 +74,25 @@ def test_a_start_clears_what_belonged_to_the_server_before() -> None:
     assert (started.restart, started.point, started.start_expected_s) == (None, B, 30.0)
     failed = after(events.Failed(("no memory", "lower it")), start=started)
     assert (failed.phase, failed.failure) == (Phase.FAILED, ("no memory", "lower it"))
+
+
+def test_a_lowered_ceiling_is_said_and_starts_the_phases_again_until_the_server_is_ready() -> None:
+    rungs = [
+        Lowering(replace(A, max_num_seqs=n), replace(A, max_num_seqs=n // 2), Shortage(ShortageKind.SAMPLER),
+                 MemoryFlag.UTILIZATION) for n in (512, 256)
+    ]  # fmt: skip
+    began = after(events.StartBegan(1.0, Phase.STARTING, A, None), events.StartReached("loading", 2.0))
+    lowered = after(*(events.CeilingLowered(3.0 + n, rung) for n, rung in enumerate(rungs)), start=began)
+    assert (lowered.starting, lowered.starting_since_s, lowered.lowered) == ((), 4.0, tuple(rungs))
+    assert [(n.time_s, n.severity, n.text) for n in lowered.notices] == [
+        (3.0, "warning", rungs[0].sentence), (4.0, "warning", rungs[1].sentence)
+    ]  # fmt: skip
+    assert after(events.Failed(("no",)), start=lowered).lowered == tuple(rungs)
+    assert after(events.StartBegan(9.0, Phase.STARTING, A, None), start=lowered).lowered == ()
+    facts = EngineFacts(version="0.32.0", model="m", ceiling=rungs[1].ceiling, live=True)
+    ready = after(events.EngineReady(facts, 5.0, C), start=lowered)
+    assert (ready.lowered, ready.point, ready.history) == ((), C, lowered.history)
+    assert after(events.EngineReady(facts), start=lowered).point == A
 
 
 def test_a_restart_at_another_point_is_a_step_that_can_be_undone() -> None:

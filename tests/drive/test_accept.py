@@ -77,7 +77,7 @@ async def test_a_confirmed_point_ran_with_exactly_the_argv_that_is_saved(session
         memory_bytes(driver.gpus),
     )
     (told,) = [n.text for n in driver.state.notices if n.text.startswith("confirmed ")]
-    for words in ("confirmed PASS (live PASS)", "P95 TTFT", "P95 TPOT", "KV blocks 1638 (live 1638)"):
+    for words in ("confirmed PASS (live PASS)", "P95 TTFT", "P95 TPOT", "KV blocks 1536 (live 1536)"):
         assert words in told
     assert [row.confirmed for row in driver.state.rows] == [False, True]
 

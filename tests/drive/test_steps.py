@@ -56,6 +56,55 @@ async def test_a_start_says_its_phases_and_is_at_the_point_that_was_given(sessio
     assert row.measurement.verdict is Verdict.PASS
 
 
+async def test_a_threshold_that_vllm_sets_itself_is_the_point_that_is_shown(sessions: Sessions) -> None:
+    driver = await sessions.live("--max-num-seqs", "8", env={"FAKE_VLLM_FAULT": "own_threshold:81"})
+    assert driver.state.point is not None
+    assert driver.state.point.long_prefill_token_threshold == 81
+    assert driver.state.history == ()
+    driver.set_knob(Knob.SEQS, 4)
+    await settled(driver)
+    assert driver.state.point.long_prefill_token_threshold == 81
+
+
+async def test_a_memory_step_that_changes_nothing_is_refused_with_what_to_leave_out(sessions: Sessions) -> None:
+    driver = await sessions.live("--max-num-seqs", "8", "--num-gpu-blocks-override", "512")
+    before = driver.state.point
+    driver.step_knob(Knob.MEMORY, -1)
+    assert said(driver, "--num-gpu-blocks-override 512 sets the KV blocks whatever the memory: start without it")
+    assert (driver.state.point, driver.state.restart) == (before, None)
+    assert driver.state.facts is not None
+    assert driver.state.facts.num_blocks == 512
+
+
+async def test_the_logs_memory_figures_are_facts_and_a_step_of_the_share_is_live(sessions: Sessions) -> None:
+    driver = await sessions.live("--max-num-seqs", "8", "--gpu-memory-utilization", "0.9")
+    facts = driver.state.facts
+    assert facts is not None
+    assert facts.total_memory_bytes == 10 * 2**30
+    assert facts.memory.weights_bytes == pytest.approx(0.55 * 2**30, abs=2)
+    assert facts.memory.activations_bytes == pytest.approx(0.25 * 2**30, abs=2)
+    assert facts.memory.kv_bytes == pytest.approx(8.0 * 2**30, rel=0.001)
+    driver.set_knob(Knob.MEMORY, 0.8)
+    await settled(driver)
+    # 0.1 of 10 GiB in blocks of 2 MiB
+    await until(lambda: driver.state.engine.held_blocks == 512)
+    assert facts.capacity_blocks(0.8) == facts.num_blocks - 512
+
+
+async def test_the_long_prefill_limit_is_stepped_and_taken_away_live(sessions: Sessions) -> None:
+    driver = await sessions.live("--max-num-seqs", "8")
+    control = driver.engine.control
+    assert control is not None
+    for value, in_force in ((512, 512), (0, 0)):
+        driver.set_knob(Knob.THRESHOLD, value)
+        await settled(driver)
+        now = control.in_force()
+        assert now is not None
+        assert now.long_prefill_token_threshold == in_force
+        assert driver.state.point is not None
+        assert driver.state.point.long_prefill_token_threshold == in_force
+
+
 async def test_phases_are_said_even_where_something_else_reads_the_log_first(sessions: Sessions) -> None:
     driver = sessions.driver(env={"FAKE_VLLM_START_S": "0.4"})
     emit = driver.emit

@@ -78,6 +78,11 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path, explicit: str) -> 
         ("--max-num-batched-tokens 4K", GivenFlags(max_num_batched_tokens=4096)),
         ("--gpu-memory-utilization 0.8", GivenFlags(utilization=0.8)),
         ("--kv-cache-memory-bytes 2G", GivenFlags(kv_cache_bytes=2 * 2**30)),
+        # vLLM still looks whether the share is free, and without the flag at its own default.
+        (
+            "--gpu-memory-utilization .5 --kv-cache-memory-bytes 2G",
+            GivenFlags(utilization=0.5, kv_cache_bytes=2 * 2**30, rest=("--gpu-memory-utilization", "0.5")),
+        ),
         ("--enable-chunked-prefill --no-enable-prefix-caching", GivenFlags(chunked_prefill=True, prefix_caching=False)),
         ("--no-enable-chunked-prefill", GivenFlags(chunked_prefill=False)),
         ("--max-num-seqs 8 --max-num-seqs 16", GivenFlags(max_num_seqs=16)),
@@ -90,6 +95,20 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path, explicit: str) -> 
 )
 def test_our_knobs_are_taken_out_of_the_flags(words: str, expected: GivenFlags) -> None:
     assert read_flags(words.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "blocks", "several"),
+    [
+        ("--dtype bfloat16", "", False),
+        ("--num-gpu-blocks-override 512 -tp 1", "512", False),
+        ("--num_gpu_blocks_override=512 --tensor-parallel-size=2", "512", True),
+        ("-tp 4", "", True),
+    ],
+)
+def test_flags_that_decide_what_the_memory_figures_mean(words: str, blocks: str, several: bool) -> None:
+    flags = read_flags(words.split())
+    assert (flags.blocks_override, flags.several_cards) == (blocks, several)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ def test_an_ask_carries_the_point_the_held_blocks_and_the_threshold(tmp_path: Pa
     assert control.ask(Point(9, 4096, False, 0.90, True), facts) == 2
 
 
+def test_a_threshold_that_vllm_chose_and_keeps_is_what_is_in_force() -> None:
+    own = HELLO._replace(long_prefill_token_threshold=81, threshold_restart="vLLM sets it for several partial prefills")
+    for hello, threshold in ((own, 81), (HELLO, 0)):
+        facts = facts_from_hello(hello, "m", CEILING, MemoryFlag.UTILIZATION, 0, "A100")
+        assert facts.ceiling.long_prefill_token_threshold == threshold
+
+
 def test_a_block_that_is_rubbish_is_lost_not_raised(tmp_path: Path) -> None:
     control = LiveControl(lay_out(tmp_path))
     with open(tmp_path / "control.block", "r+b") as file:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tunetui.core.ceilings import Shortage, ShortageKind
 from tunetui.engine.diagnose import EVIDENCE_LINES, RULES, diagnose
 
 CORE = "(EngineCore pid=21) ERROR 11-20 10:00:00 [core.py:1510] "
@@ -106,6 +107,11 @@ TABLE = [
     (["huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach the hub: offline mode is enabled."], 1,
      "not in the local cache", "HF_HUB_OFFLINE"),
     (["OSError: We couldn't connect to 'https://huggingface.co' to load the files"], 1, "cannot be reached", "network"),
+    (in_core("ValueError: Available memory on node 0 (5.02/7.96 GiB) on kv cache allocation is less than requested "
+             "memory for kv (-0.40/0.80 GiB). Reduce CPU memory used by other processes."), 1,
+     "the CPU worker alone takes more", "raise gpu-memory-utilization"),
+    (in_core("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+             "tried to allocate 8589934592 bytes."), 1, "the host ran out of memory", "host memory"),
     (["MemoryError"], 1, "the host ran out of memory", "host memory"),
     (["OSError: [Errno 28] No space left on device"], 1, "the disk is full", "free space"),
     ([AFTERMATH[0].replace("exit code: 0", "exit code: -9")], 1, "killed by signal 9", "host memory"),
@@ -126,6 +132,49 @@ def test_causes(lines: list[str], code: int | None, sentence: str, step: str) ->
     assert step in found.next_step
     assert len(found.evidence) <= EVIDENCE_LINES
     assert "{" not in found.sentence + found.next_step
+
+
+LOADED = "(Worker pid=31) INFO 11-20 10:00:02 [gpu_model_runner.py:5150] Model loading took 65.74 GiB memory and 52.1 s"
+TRIED = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
+         "of which 1.20 GiB is free.")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "shortage"),
+    [
+        ("ValueError: Free memory on device cuda:0 (60.00/80.00 GiB) on startup is less than desired GPU memory utilization "
+         "(0.92, 73.60 GiB).", Shortage(ShortageKind.UTILIZATION, 0.75)),
+        ("ValueError: Free memory on device cuda:0 (60.00/80.00 GiB) on startup is less than the engine's budget after "
+         "excluding external process's weights (0.92, 73.60 GiB).", Shortage(ShortageKind.UTILIZATION, 0.75)),
+        ("ValueError: Available memory on node 0 (4.00/8.00 GiB) on startup is less than desired CPU memory utilization "
+         "(0.92, 7.36 GiB).", Shortage(ShortageKind.UTILIZATION, 0.5)),
+        ("ValueError: Available memory on node 0 (4.00/8.00 GiB) on kv cache allocation is less than requested memory for "
+         "kv (6.00/7.20 GiB).", Shortage(ShortageKind.UTILIZATION)),
+        ("ValueError: Available memory on node 0 (4.00/8.00 GiB) on kv cache allocation is less than requested memory for "
+         "kv (-0.10/1.20 GiB).", Shortage(ShortageKind.KV_CACHE)),
+        ("RuntimeError: CUDA out of memory occurred when warming up sampler with 512 dummy requests.",
+         Shortage(ShortageKind.SAMPLER)),
+        ("ValueError: No available memory for the cache blocks.", Shortage(ShortageKind.KV_CACHE)),
+        ("ValueError: To serve at least one request with the model's max seq len (2048), (0.03 GiB KV cache is needed, "
+         "which is larger than the available KV cache memory (0.01 GiB). Based on the available memory, the estimated "
+         "maximum model length is 384.", Shortage(ShortageKind.KV_CACHE)),
+        (TRIED, Shortage(ShortageKind.OTHER)),
+        ("RuntimeError: CUDA error: out of memory", Shortage(ShortageKind.OTHER)),
+        ("ValueError: max_num_seqs (512) exceeds available Mamba cache blocks (300).", None),
+        ("OSError: /models/x does not appear to have a file named config.json.", None),
+        ("OSError: [Errno 98] Address already in use", None),
+        ("KeyError: 'odd'", None),
+    ],
+)  # fmt: skip
+def test_what_a_start_was_short_of(message: str, shortage: Shortage | None) -> None:
+    assert diagnose([LOADED, *in_core(message)], 1).shortage == shortage
+
+
+def test_a_card_that_is_full_before_the_weights_are_in_it_is_no_shortage_that_a_lower_ceiling_meets() -> None:
+    found = diagnose(in_core(TRIED), 1)
+    assert "2.00 GiB were wanted" in found.sentence
+    assert found.shortage is None
+    assert diagnose([], -9).shortage is None
 
 
 def test_every_rule_is_exercised() -> None:

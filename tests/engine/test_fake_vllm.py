@@ -107,7 +107,8 @@ async def test_a_client_that_leaves_aborts_its_request(fakes: Fakes) -> None:
         httpx.AsyncClient() as client,
         client.stream("POST", f"{url}/v1/completions", json=body(16, 2000, stream=True)) as answer,
     ):
-        await anext(answer.aiter_lines())
+        lines = answer.aiter_lines()  # kept: a generator that is collected closes the answer
+        await anext(lines)
         assert (await api.gauges()).running == 1
     async with asyncio.timeout(10):
         while (await api.gauges()).running:

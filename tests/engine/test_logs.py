@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,16 @@ def test_cleaning_and_reading_take_linear_time(piece: str) -> None:
     text = piece * (2_000_000 // len(piece))
     began_s = time.process_time()
     clean(text)
-    facts_from_log(["KV cache size: " + text, "LLM engine (v" + text, "init engine (" + text])
+    facts_from_log(
+        [
+            "KV cache size: " + text,
+            "LLM engine (v" + text,
+            "init engine (" + text,
+            "Free memory on device (" + text,
+            "Actual usage is " + text,
+            "consumed by non-kv" + text,
+        ]
+    )
     assert time.process_time() - began_s < 2.0
 
 
@@ -133,7 +143,18 @@ KNOWN = {
         "CONFIG ENGINE WEIGHTS MEMORY KV SERVING READY",
     ),
     "start_gpu_0.10.log": (
-        LogFacts("0.10.2", 451_968, 3.45, round(55.17 * GIB), None, round(14.9889 * GIB), 4.532818, 35.12, 131_072),
+        LogFacts(
+            "0.10.2",
+            451_968,
+            3.45,
+            round(55.17 * GIB),
+            None,
+            round(14.9889 * GIB),
+            4.532818,
+            35.12,
+            131_072,
+            graphs_bytes=round(0.61 * GIB),
+        ),
         "CONFIG ENGINE WEIGHTS MEMORY COMPILE KV GRAPHS SERVING READY",
     ),
     "start_gpu_0.32_tp2.log": (
@@ -155,6 +176,45 @@ def test_facts_and_phases_of_known_starts(name: str) -> None:
     assert phases.current is Phase.READY
     total_s = sum(duration_s for _, duration_s in phases.durations_s(1000.0))
     assert total_s == phases.marks[-1][1]
+
+
+BEGIN = ("(Worker pid=9) INFO 12-02 10:00:00 [gpu_worker.py:1034] Free memory on device (78.58/79.15 GiB) on startup. "
+         "Desired GPU memory utilization is (0.9, 71.24 GiB). ")  # fmt: skip
+LOADED = "INFO 12-02 09:59:00 [gpu_model_runner.py:5150] Model loading took 12.55 GiB memory and 3.103442 seconds"
+KV = "INFO 12-02 09:59:30 [gpu_worker.py:760] Available KV cache memory: 56.25 GiB"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([BEGIN + "Actual usage is 12.55 GiB for weight, 1.23 GiB for peak activation, 0.14 GiB for non-torch memory, "
+          "and 0.61 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=1`"],
+         {"total_bytes": 79.15, "weights_bytes": 12.55, "activations_bytes": 1.23, "non_torch_bytes": 0.14,
+          "graphs_bytes": 0.61}),
+        ([LOADED, KV, BEGIN + "Actual usage is 13.05 GiB for consumed memory (weights + non-torch), 1.23 GiB for peak "
+          "activation, and 0.61 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with"],
+         {"total_bytes": 79.15, "weights_bytes": 12.55, "activations_bytes": 1.23, "non_torch_bytes": 0.5,
+          "graphs_bytes": 0.61, "kv_bytes": 56.25}),
+        ([LOADED.replace("12.55 GiB memory", "12.5500 GiB"), KV], {"weights_bytes": 12.55, "kv_bytes": 56.25}),
+        ([KV, KV.replace("56.25", "56.20"), LOADED, LOADED.replace("12.55", "12.5")],
+         {"weights_bytes": 12.55, "kv_bytes": 56.20}),  # two cards: the least KV cache, the most weights
+        (["INFO x Estimated CUDA graph memory: 0.75 GiB total"], {"graphs_bytes": 0.75}),
+        (["INFO x Estimated CUDA graph memory: 0.75 GiB total",
+          "INFO x Graph capturing finished in 4 secs, took 0.61 GiB"], {"graphs_bytes": 0.61}),
+        (["INFO 12-02 10:00:00 [cpu_worker.py:260] Auto set (1.86/7.96) GiB for KV cache on node 0, with 3.18 GiB "
+          "requested memory for the worker. 1.32 GiB memory was consumed by non-kv usages."],
+         {"total_bytes": 7.96, "kv_bytes": 1.86, "worker_bytes": 1.32}),
+        (["INFO 12-02 10:00:00 [cpu_worker.py:260] Explicitly set (0.25/7.96) GiB for KV cache on node 0."],
+         {"total_bytes": 7.96, "kv_bytes": 0.25}),
+        (["WARNING Actual usage is nan GiB for weight, Free memory on device (x/y GiB) on startup. Desired GPU"], {}),
+    ],
+)  # fmt: skip
+def test_where_the_memory_goes(lines: list[str], expected: dict[str, float]) -> None:
+    parts = asdict(facts_from_log(lines).memory_parts())
+    assert parts.pop("per_card") is False
+    found = {name: size for name, size in parts.items() if size is not None}
+    assert found == {name: pytest.approx(size * GIB, abs=2) for name, size in expected.items()}
+    assert facts_from_log(lines).memory_parts(per_card=True).per_card
 
 
 def test_an_empty_log_has_no_facts() -> None:

@@ -85,6 +85,19 @@ async def test_a_value_that_makes_no_sense_is_said_and_not_applied(typed: str, s
         assert [c[0] for c in driver.asked] == ["say"]
 
 
+async def test_a_zero_takes_the_long_prefill_limit_away() -> None:
+    app, driver = make_app(live(point=replace(POINT, long_prefill_token_threshold=512)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("down", "down", "down")
+        await until(pilot, lambda: "> long-prefill         512 live" in row_text(app, "knobs"))
+        await pilot.press("0")
+        await until(pilot, lambda: "> long-prefill          0_ enter" in row_text(app, "knobs"))
+        await pilot.press("enter")
+        assert driver.asked == [("set_knob", Knob.THRESHOLD, 0.0)]
+        driver.put(point=POINT)
+        await until(pilot, lambda: "> long-prefill        none live" in row_text(app, "knobs"))
+
+
 async def test_the_size_of_the_kv_cache_is_typed_in_the_unit_that_is_shown() -> None:
     app, driver = make_app(live(facts=BYTES_FACTS, point=replace(POINT, memory=2.0**31)))
     async with app.run_test(size=(120, 36)) as pilot:

@@ -10,7 +10,9 @@ import pytest
 from rich.style import Style
 from ui.stub import BYTES_FACTS, FACTS, POINT, RESTART, failed, live, measurement, starting
 
-from tunetui.core.knobs import Knob
+from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
+from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
+from tunetui.core.memory import MemoryParts
 from tunetui.core.session import Notice, Phase, Row, Session, StepState
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.core.workload import Load
@@ -18,7 +20,7 @@ from tunetui.ui import panels
 from tunetui.ui.board import points_height, series_of
 from tunetui.ui.commands import footer
 from tunetui.ui.fit import fitted, part
-from tunetui.ui.format import clock, ms
+from tunetui.ui.format import clock, memory_map, ms
 from tunetui.ui.pages import events_text, help_text
 from tunetui.ui.points import columns_for, points
 from tunetui.ui.startup import is_starting, startup
@@ -85,6 +87,98 @@ def test_the_chosen_knob(state: Session, typed: str, line: str) -> None:
 )
 def test_each_knob_says_what_a_step_takes(state: Session, line: str) -> None:
     assert line in plain(panels.knobs(state, Knob.SEQS, "", 44))
+
+
+GIB = 2**30
+CARD = replace(
+    FACTS, ceiling=replace(FACTS.ceiling, memory=0.90), num_blocks=3680, bytes_per_block=16 * 2**20,
+    total_memory_bytes=round(79.2 * GIB), memory=MemoryParts(
+        total_bytes=round(79.2 * GIB), weights_bytes=round(12.6 * GIB), activations_bytes=round(1.2 * GIB),
+        non_torch_bytes=round(0.14 * GIB), graphs_bytes=round(0.61 * GIB), kv_bytes=round(57.5 * GIB),
+    ),
+)  # fmt: skip
+HERE = replace(POINT, memory=0.90)
+
+
+def card(**parts: int | bool | None) -> EngineFacts:
+    return replace(CARD, memory=replace(CARD.memory, **parts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "memory", "line"),
+    [
+        (CARD, 0.90, "0.90 of 79.2 GiB = 71.3: KV 57.5 (3,680 blocks), weights 12.6, activations 1.20, graphs 0.61, "
+         "non-torch 0.14"),
+        (CARD, 0.80, "0.80 of 79.2 GiB = 63.4: KV 49.6 (3,173 blocks), weights 12.6, activations 1.20, graphs 0.61, "
+         "non-torch 0.14"),
+        (CARD, 0.95, "0.95 of 79.2 GiB = 75.2: KV 61.5 (3,933 blocks), weights 12.6, activations 1.20, graphs 0.61, "
+         "non-torch 0.14"),
+        (card(activations_bytes=None, non_torch_bytes=None, graphs_bytes=None), 0.80,
+         "0.80 of 79.2 GiB = 63.4: KV 49.6 (3,173 blocks), weights 12.6, the rest 1.18"),
+        (card(per_card=True, non_torch_bytes=None, graphs_bytes=None), 0.90,
+         "0.90 of 79.2 GiB = 71.3: KV 57.5 (3,680 blocks), weights 12.6, activations 1.20 (per card)"),
+        (replace(CARD, memory=MemoryParts(worker_bytes=GIB)), 0.90,
+         "0.90 of 79.2 GiB = 71.3: KV 57.5 (3,680 blocks), worker 1.00"),
+        (replace(CARD, memory=MemoryParts(), bytes_per_block=0), 0.90, "0.90 of 79.2 GiB = 71.3"),
+        (replace(CARD, total_memory_bytes=0), 0.90, ""),
+        (BYTES_FACTS, 256.0 * 2**20, "256 MiB = 128 blocks of 2 MiB"),
+        (replace(BYTES_FACTS, bytes_per_block=0), 256.0 * 2**20, ""),
+    ],
+)  # fmt: skip
+def test_what_the_memory_knob_gives(facts: EngineFacts, memory: float, line: str) -> None:
+    assert memory_map(replace(POINT, memory=memory), facts) == line
+    lines = [
+        text for text, _ in panels.chosen_lines(live(facts=facts, point=replace(POINT, memory=memory)), Knob.MEMORY)
+    ]
+    assert [text for text in lines if not text.startswith("restart: ")] == ([line] if line else [])
+
+
+def test_a_step_of_the_other_knobs_says_nothing_of_memory() -> None:
+    assert panels.chosen_lines(live(facts=CARD), Knob.SEQS) == []
+    assert panels.chosen_lines(live(facts=None), Knob.MEMORY) == []
+    assert panels.chosen_lines(live(point=None), Knob.MEMORY) == []
+
+
+def test_an_offered_restarts_memory_is_the_one_that_is_explained() -> None:
+    offered = Step(replace(HERE, memory=0.95), How.RESTART, "above the 0.90 that the server was started with")
+    lines = [text for text, _ in panels.chosen_lines(live(facts=CARD, point=HERE, restart=offered), Knob.MEMORY)]
+    assert lines[0].startswith("0.95 of 79.2 GiB = 75.2: KV 61.5 (3,933 blocks)")
+    assert lines[1] == "restart: above the 0.90 that the server was started with"
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen", "how", "why"),
+    [
+        ({}, Knob.PREFIX, "restart 95 s", ["restart: vLLM sets it at start"]),
+        ({}, Knob.SEQS, "live", []),
+        ({"restart_reasons": {Knob.THRESHOLD: "pipeline parallelism"}}, Knob.THRESHOLD, "restart 95 s",
+         ["restart: pipeline parallelism"]),
+        ({"fixed": {Knob.MEMORY: "start without it"}}, Knob.MEMORY, "fixed", ["fixed: start without it"]),
+        ({"fixed": {Knob.MEMORY: "start without it"}, "live": False, "why_not_live": "attached"}, Knob.MEMORY, "fixed",
+         ["fixed: start without it"]),
+        ({"live": False, "why_not_live": "attached"}, Knob.SEQS, "restart 95 s", []),  # said once, for all of them
+    ],
+)  # fmt: skip
+def test_the_chosen_knob_says_why_it_is_not_live(
+    changes: dict[str, Any], chosen: Knob, how: str, why: list[str]
+) -> None:
+    state = live(facts=replace(FACTS, **changes))
+    assert [text for text, _ in panels.chosen_lines(state, chosen)] == why
+    (line,) = (row for row in plain(panels.knobs(state, chosen, "", 44)) if row.startswith(">"))
+    assert line.endswith(how)
+
+
+@pytest.mark.parametrize(("width", "height"), [(34, 14), (44, 22)])
+def test_the_memory_notes_and_the_step_fit_into_the_panel(width: int, height: int) -> None:
+    facts = card(per_card=True)
+    state = replace(stepping(StepState.SETTLED, NOW + 0.03, NOW + 1.25), facts=facts, point=HERE)
+    lines = plain(panels.knobs(state, Knob.MEMORY, "", width))
+    assert max(map(len, lines)) <= width
+    shown = " ".join(lines[:height])
+    for words in ("step SETTLED", "KV 57.5 (3,680 blocks)", "weights 12.6", "activations 1.20", "(per card)",
+                  "settled in 1.2 s"):  # fmt: skip
+        assert words in shown
+    assert lines[len(Knob) + 1] == "step SETTLED"  # a short panel cuts off the last notes, not these
 
 
 @pytest.mark.parametrize("width", [34, 44])
@@ -194,6 +288,22 @@ def test_the_table_of_points_fits(width: int) -> None:
     assert "verdict" in heads or width < 40
 
 
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_long_prefill_limit_costs_the_table_no_column(width: int) -> None:
+    points_of = (POINT, replace(POINT, long_prefill_token_threshold=16384), replace(POINT, chunked_prefill=False))
+    rows = tuple(Row(n, point, Load(14.0), measurement()) for n, point in enumerate(points_of, start=1))
+    text = plain(points(live(rows=rows), width, 6))
+    head = next(line for line in text if "seqs" in line).split()
+    kept = [name for name in head if name != "#"]
+    least = ["seqs", "tokens", "chunk", "memory", "tok/s", "goodput", "TTFT", "TPOT", "verdict", "kind"]
+    assert [name for name in kept if name in least] == least
+    assert (kept == least) == (width == 80)
+    assert [line.split()[head.index("chunk") + line.startswith(">")] for line in text[-3:]] == [
+        "on", "\u226416384", "off"
+    ]  # fmt: skip
+    assert max(map(len, text)) <= width
+
+
 def test_the_present_point_stays_in_the_table_when_newer_rows_push_it_out() -> None:
     others = tuple(Row(n, replace(POINT, max_num_seqs=n), Load(14.0), measurement()) for n in range(2, 30))
     lines = plain(points(live(rows=(Row(1, POINT, Load(14.0), measurement()), *others)), 80, 5))
@@ -240,6 +350,33 @@ def test_the_phases_of_a_start_have_their_seconds_and_the_logs_end_without_its_p
     short = plain(startup(state, state.starting_since_s + 20, tail, 30, 5))
     assert len(short) <= 5
     assert max(map(len, short)) <= 30
+
+
+def lowering(tokens: int, to: int) -> Lowering:
+    top = Point(512, tokens, True, 0.92, True)
+    return Lowering(
+        top, replace(top, max_num_batched_tokens=to), Shortage(ShortageKind.KV_CACHE), MemoryFlag.UTILIZATION
+    )
+
+
+@pytest.mark.parametrize("width", [41, 71])
+def test_a_start_with_a_lower_ceiling_says_what_did_not_start(width: int) -> None:
+    state = starting(lowered=(lowering(8192, 4096), lowering(4096, 2048)))
+    lines = plain(startup(state, state.starting_since_s + 20, (), width, 13))
+    assert lines[0] == "Starting vLLM, try 3  20 s"
+    assert max(map(len, lines)) <= width
+    assert (
+        "the ceiling of 512 sequences and 4096 tokens at 0.92 did not start (no memory left for the KV cache): "
+        "trying 2048 tokens ok starting python"
+    ) in " ".join(" ".join(lines).split())
+
+
+def test_a_failure_after_lower_ceilings_lists_what_was_tried() -> None:
+    state = failed(lowered=(lowering(8192, 4096), lowering(4096, 2048)))
+    text = startup(state, NOW, (), 80, 20).plain
+    assert "Tried (sequences/tokens/memory): 512/8192/0.92, 512/4096/0.92, 512/2048/0.92\n" in text
+    assert text.index("Next: ") < text.index("Tried") < text.index("What vLLM said last")
+    assert "Tried" not in startup(failed(), NOW, (), 80, 20).plain
 
 
 def test_a_confirmation_says_so() -> None:

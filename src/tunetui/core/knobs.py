@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import isfinite, nan
 
+from tunetui.core.memory import MemoryParts
+
 
 class Knob(StrEnum):
     """A setting that can be stepped, named by its vLLM flag."""
@@ -70,8 +72,9 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What the engine said of itself when it started. Where it is not `live`, `why_not_live` says why; where it is,
-    `restart_reasons` says why some of the knobs are not. A step's budget must hold `tokens_per_decode` for each sequence
-    and `least_prefill` beside them; a long-prefill threshold (not 0) must be `least_threshold` at least."""
+    `restart_reasons` says why some of the knobs are not. `fixed` says why no step of a knob would change anything, not
+    even by a restart. A step's budget must hold `tokens_per_decode` for each sequence and `least_prefill` beside them;
+    a long-prefill threshold (not 0) must be `least_threshold` at least."""
 
     version: str
     model: str
@@ -90,23 +93,26 @@ class EngineFacts:
     least_prefill: int = 0
     least_threshold: int = 1
     restart_reasons: Mapping[Knob, str] = field(default_factory=dict)
+    fixed: Mapping[Knob, str] = field(default_factory=dict)
     total_memory_bytes: int = 0
+    memory: MemoryParts = field(default_factory=MemoryParts)
     hardware: str = ""
 
     def capacity_blocks(self, memory: float) -> int | None:
         """KV blocks that a restart with `memory` would leave, or None where that cannot be told.
 
-        Linear: vLLM gives the KV cache what the share leaves after weights and activations, which do not change.
+        Linear from the blocks that the engine counted: vLLM gives the KV cache what the share leaves after weights and
+        activations, which do not change. The parts in `memory` are rounded to hundredths of a GiB, several blocks
+        each, and some vLLM versions leave them out, so nothing is computed from them.
         """
         if not self.num_blocks or not self.bytes_per_block:
             return None
         if self.memory_flag is MemoryFlag.KV_BYTES:
-            return min(int(memory // self.bytes_per_block), self.num_blocks)
+            return int(memory // self.bytes_per_block)
         if not self.total_memory_bytes:
             return None
         # Rounded, for 0.92 - 0.90 is not 0.02 in binary; a block is far below the knob's fine step.
-        missing = round((self.ceiling.memory - memory) * self.total_memory_bytes / self.bytes_per_block)
-        return self.num_blocks - max(missing, 0)
+        return self.num_blocks - round((self.ceiling.memory - memory) * self.total_memory_bytes / self.bytes_per_block)
 
     def held_blocks(self, memory: float) -> int | None:
         """Blocks to take out of the pool for `memory`, or None where the map is not known."""
@@ -137,16 +143,14 @@ class Step:
 
 
 def plan_step(current: Point, target: Point, facts: EngineFacts) -> Step:
-    """How to get from `current` to `target`: refused where vLLM would not start so, else live, else by a restart."""
-    refusal = start_refusal(target, facts)
+    """How to get from `current` to `target`: refused where vLLM would not start so or it would change nothing, else
+    live, else by a restart."""
+    moved = [knob for knob in Knob if target.value(knob) != current.value(knob)]
+    refusal = next((facts.fixed[knob] for knob in moved if knob in facts.fixed), "") or start_refusal(target, facts)
     if refusal:
         return Step(target, How.REFUSED, refusal)
-    for knob in Knob:
-        if target.value(knob) != current.value(knob):
-            reason = restart_reason(knob, target, facts)
-            if reason:
-                return Step(target, How.RESTART, reason)
-    return Step(target, How.LIVE)
+    reason = next(filter(None, (restart_reason(knob, target, facts) for knob in moved)), "")
+    return Step(target, How.RESTART if reason else How.LIVE, reason)
 
 
 def start_refusal(point: Point, facts: EngineFacts) -> str:
@@ -157,7 +161,7 @@ def start_refusal(point: Point, facts: EngineFacts) -> str:
     if point.max_num_batched_tokens < floor:
         return (
             f"max-num-batched-tokens {point.max_num_batched_tokens} is below the {floor} tokens that "
-            f"{point.max_num_seqs} sequences {'decode' if not facts.least_prefill else 'and a prefill need'} in a step: "
+            f"{point.max_num_seqs} sequences {'and a prefill need' if facts.least_prefill else 'decode'} in a step: "
             "lower max-num-seqs first"
         )
     if not point.chunked_prefill and point.max_num_batched_tokens < facts.max_model_len:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tunetui.core.ceilings import Lowering
 from tunetui.core.episode import ChartPoint, Measurement
 from tunetui.core.knobs import EngineFacts, Point, Step
 from tunetui.core.slo import Slo, Verdict
@@ -108,6 +109,7 @@ class Session:
     start_expected_s: float | None = None
     starting: tuple[PhaseTime, ...] = ()
     starting_since_s: float = 0.0
+    lowered: tuple[Lowering, ...] = ()
     failure: tuple[str, ...] = ()
     load_allowed: bool = True
     paused: bool = False
@@ -152,11 +154,21 @@ class StartReached:
 
 
 @dataclass(frozen=True, slots=True)
+class CeilingLowered:
+    """The start that was under way ended for want of memory; one with a lower ceiling takes its place."""
+
+    time_s: float
+    lowering: Lowering
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReady:
-    """`start_s`: how long this start took, which is what the next one is expected to take."""
+    """`start_s`: how long this start took, which is what the next one is expected to take. `point`: what the server is
+    at, where that may differ from what was asked for."""
 
     facts: EngineFacts
     start_s: float | None = None
+    point: Point | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +236,7 @@ Event = (
     PhaseChanged
     | StartBegan
     | StartReached
+    | CeilingLowered
     | EngineReady
     | Failed
     | StepAsked
@@ -251,6 +264,7 @@ def fold(session: Session, event: Event) -> Session:
                 history=_history_of_start(session, point),
                 starting=(),
                 starting_since_s=time_s,
+                lowered=(),
                 start_expected_s=expected_s,
                 failure=(),
                 measurement=None,
@@ -262,10 +276,16 @@ def fold(session: Session, event: Event) -> Session:
             )
         case StartReached(label, began_s):
             return replace(session, starting=(*session.starting, PhaseTime(label, began_s)))
-        case EngineReady(facts, start_s):
+        case CeilingLowered(time_s, lowering):
+            warning = Notice(time_s, "warning", lowering.sentence)
+            lowered = (*session.lowered, lowering)
+            return fold(replace(session, starting=(), starting_since_s=time_s, lowered=lowered), warning)
+        case EngineReady(facts, start_s, point):
             return replace(
                 session,
                 facts=facts,
+                point=point or session.point,
+                lowered=(),
                 version=facts.version or session.version,
                 hardware=facts.hardware,
                 start_expected_s=start_s or session.start_expected_s,

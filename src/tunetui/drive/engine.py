@@ -15,9 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from tunetui.core.knobs import EngineFacts, Point
+from tunetui.core.ceilings import Shortage
+from tunetui.core.knobs import EngineFacts, Knob, Point
 from tunetui.core.session import Event, StartReached
 from tunetui.drive.hardware import cards_name
 from tunetui.drive.settings import Settings
@@ -34,11 +36,13 @@ LOG_LINES = 5000
 
 
 class EngineFailed(Exception):
-    """The server could not be started or has died: `lines` are the sentence, the next step and the evidence."""
+    """The server could not be started or has died: `lines` are the sentence, the next step and the evidence;
+    `shortage` where it was for want of memory."""
 
-    def __init__(self, *lines: str) -> None:
+    def __init__(self, *lines: str, shortage: Shortage | None = None) -> None:
         super().__init__(lines[0])
         self.lines = lines
+        self.shortage = shortage
 
 
 class ManagedEngine:
@@ -93,6 +97,7 @@ class ManagedEngine:
             raise EngineFailed(refusal)
         self._began_s, self._reached, self._follower = time.monotonic(), None, None
         self.log.clear()
+        self._emit(StartReached(Phase.STARTING.label, 0.0))  # before anybody can read a line of the log
         try:
             self._wanted = True
             await asyncio.to_thread(self._spawn, point, live=not why_not_live)
@@ -156,7 +161,6 @@ class ManagedEngine:
     async def _until_serving(self) -> None:
         api = self.api
         assert api is not None
-        self._emit(StartReached(Phase.STARTING.label, 0.0))
         while True:
             self.read_log()
             self.raise_if_dead()
@@ -178,7 +182,7 @@ class ManagedEngine:
             return
         self.read_log()
         found = diagnose(list(self.log), code)
-        raise EngineFailed(found.sentence, found.next_step, *found.evidence)
+        raise EngineFailed(found.sentence, found.next_step, *found.evidence, shortage=found.shortage)
 
     async def _facts(self, point: Point, why_not_live: str) -> EngineFacts:
         assert self.api is not None
@@ -188,11 +192,14 @@ class ManagedEngine:
             raise EngineFailed(f"{self.url}/v1/models lists no model: see {self.log_path}")
         version = await self.api.version() or ""
         seen = facts_from_log(list(self.log))
-        total = min((g.memory_total_bytes for g in self.gpus), default=0) or seen.total_memory_bytes or 0
+        # The log's total is what vLLM takes the share of: a driver also counts what it keeps for itself.
+        total = seen.total_memory_bytes or min((g.memory_total_bytes for g in self.gpus), default=0)
+        memory, fixed = seen.memory_parts(settings.given.several_cards), fixed_knobs(settings)
         hardware = cards_name(self.gpus)
         hello = self.control.hello() if self.control is not None else None
         if hello is not None:
-            return facts_from_hello(hello, models[0].id, point, settings.memory_flag, total, hardware)
+            facts = facts_from_hello(hello, models[0].id, point, settings.memory_flag, total, hardware)
+            return replace(facts, memory=memory, fixed=fixed)
         blocks = 0
         with suppress(ApiError):  # statistics can be switched off
             blocks = (await self.api.gauges()).num_gpu_blocks or 0
@@ -206,6 +213,8 @@ class ManagedEngine:
             why_not_live=why_not_live or f"the scheduler class did not report in{lost}: see the server's log",
             num_blocks=blocks,
             total_memory_bytes=total,
+            memory=memory,
+            fixed=fixed,
             hardware=hardware,
         )
 
@@ -255,6 +264,13 @@ class ManagedEngine:
         self._process = None
         self._began_s = None
         self.drop_control()
+
+
+def fixed_knobs(settings: Settings) -> dict[Knob, str]:
+    """The knobs that the operator's own flags make useless, and why."""
+    blocks = settings.given.blocks_override
+    why = f"--num-gpu-blocks-override {blocks} sets the KV blocks whatever the memory: start without it to tune memory"
+    return {Knob.MEMORY: why} if blocks else {}
 
 
 def port_refusal(host: str, port: int) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tunetui.core import session as events
-from tunetui.core.knobs import EngineFacts, Point, start_ceiling
+from tunetui.core.ceilings import MOST_STARTS, Lowering, Shortage, ShortageKind, next_ceiling, within
+from tunetui.core.knobs import EngineFacts, Knob, Point, start_ceiling
 from tunetui.core.session import Phase
 from tunetui.core.workload import Load
-from tunetui.drive.engine import ManagedEngine
+from tunetui.drive.engine import EngineFailed, ManagedEngine
 from tunetui.drive.loop import LoadLoop
-from tunetui.drive.settings import Settings, ceiling_of, first_point
+from tunetui.drive.settings import Settings, ceiling_of, first_point, least_ceiling
 from tunetui.engine.gpu import GpuReading
 from tunetui.engine.server_api import ApiError, ServerApi
 
@@ -41,6 +43,7 @@ class Serving:
         self._attached: ServerApi | None = None
         self._ceiling = ceiling_of(settings, ())
         self._why_not_live = settings.given.parallel
+        self._has_been_live = False
         self._ask = 0
 
     def first_point(self, gpus: tuple[GpuReading, ...]) -> Point:
@@ -67,6 +70,9 @@ class Serving:
     async def start(self, point: Point, phase: Phase) -> None:
         """End the server before, start one that is at `point`, warm it up, and leave the load stopped.
 
+        Until a server has been live, a start for which memory does not do goes on with lower ceilings, and `point` is
+        brought within the one that starts.
+
         `phase` STARTING: with live control where there can be; CONFIRMING: with exactly the flags of `point`.
         Raises EngineFailed, ApiError and GeneratorGoneError.
         """
@@ -76,27 +82,59 @@ class Serving:
         if phase is Phase.CONFIRMING:
             facts = await self.engine.start(point, AS_DEPLOYED)
         else:
-            facts = await self._start_live(point)
-        self._emit(events.EngineReady(facts, self.engine.start_s))
+            facts, point = await self._start_live(point)
+        self._emit(events.EngineReady(facts, self.engine.start_s, point))
         assert self.engine.api is not None
         await self.loop.point_at(self.engine.url, facts.model, self.engine.api)
         self._emit(events.PhaseChanged(phase if phase is Phase.CONFIRMING else Phase.WARMING, "warming up"))
         await self.loop.warm_up(point.max_num_seqs)
         self.engine.raise_if_dead()
 
-    async def _start_live(self, point: Point) -> EngineFacts:
-        """Start with the ceiling as the flags and go to `point`; without live control, start with `point` itself."""
+    async def _start_live(self, point: Point) -> tuple[EngineFacts, Point]:
+        """Start with the ceiling as the flags and go to `point`; without live control, start with `point` itself.
+
+        Returns the point that the server is at: a ceiling that had to be lowered may be below `point`.
+        """
         if self._why_not_live:
-            return await self.engine.start(point, self._why_not_live)
-        ceiling = start_ceiling(point, self._ceiling)
-        facts = await self.engine.start(ceiling)
+            return await self.engine.start(point, self._why_not_live), point
+        facts = await self._start_below(start_ceiling(point, self._ceiling))
+        point = within(point, facts.ceiling)
         if facts.live:
-            self._ceiling = ceiling
+            self._ceiling, self._has_been_live = facts.ceiling, True
+            if Knob.THRESHOLD in facts.restart_reasons and point.chunked_prefill:
+                point = replace(point, long_prefill_token_threshold=facts.ceiling.long_prefill_token_threshold)
             self.write_targets(point, facts)
-            return facts
+            return facts, point
         self._why_not_live = facts.why_not_live
         self._say(f"no live control ({facts.why_not_live}): every step is a restart", "warning")
-        return facts if ceiling == point else await self.engine.start(point, self._why_not_live)
+        return (facts if facts.ceiling == point else await self.engine.start(point, self._why_not_live)), point
+
+    async def _start_below(self, ceiling: Point) -> EngineFacts:
+        """Start with `ceiling`, and where memory does not do for it with lower and lower ones. Raises EngineFailed.
+
+        Only until a server has been live: a ceiling that was raised by a step is the operator's, and so is its failure.
+        """
+        least = least_ceiling(self._settings, ceiling, self.engine.gpus)
+        for _ in range(MOST_STARTS - 1):
+            try:
+                return await self.engine.start(ceiling)
+            except EngineFailed as failure:
+                lower = self._lower(ceiling, least, failure.shortage)
+                if failure.shortage is None or lower is None:
+                    raise
+                lowering = Lowering(ceiling, lower, failure.shortage, self._settings.memory_flag)
+            self._emit(events.CeilingLowered(time.monotonic(), lowering))
+            ceiling = lower
+        return await self.engine.start(ceiling)
+
+    def _lower(self, ceiling: Point, least: Point, shortage: Shortage | None) -> Point | None:
+        """The next ceiling, or None where none would help: a KV cache of a given size grows by no lower flag."""
+        given = self._settings.given
+        if shortage is None or self._has_been_live:
+            return None
+        if shortage.kind is ShortageKind.KV_CACHE and (given.kv_cache_bytes is not None or given.blocks_override):
+            return None
+        return next_ceiling(ceiling, least, shortage)
 
     async def attach(self) -> None:
         """Look at the server of the URL; nothing but control calls is sent. Raises ApiError."""

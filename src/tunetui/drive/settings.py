@@ -6,7 +6,7 @@ It parses no command line (`cli` does) and starts nothing.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunetui.core.knobs import MemoryFlag, Point
@@ -16,6 +16,9 @@ from tunetui.engine.command import GivenFlags, VllmCommand
 from tunetui.engine.gpu import GpuReading
 
 GIB = 2**30
+# Below these a ladder of ceilings does not go by itself: a session would be of little use, or the memory is another's.
+LEAST_SEQS, LEAST_TOKENS = 32, 2048
+LEAST_UTILIZATION, LEAST_UTILIZATION_OF_HOST = 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,24 @@ def ceiling_of(settings: Settings, gpus: tuple[GpuReading, ...]) -> Point:
     )
 
 
+def least_ceiling(settings: Settings, ceiling: Point, gpus: tuple[GpuReading, ...]) -> Point:
+    """The least of every knob that a start may be lowered to from `ceiling`: the operator's flags, where given."""
+    given = settings.given
+    seqs = min(given.max_num_seqs or LEAST_SEQS, ceiling.max_num_seqs)
+    tokens = given.max_num_batched_tokens or LEAST_TOKENS
+    if given.chunked_prefill is False:
+        tokens = max(tokens, model_length(settings.model, given) or ceiling.max_num_batched_tokens)
+    memory = ceiling.memory
+    if settings.memory_flag is MemoryFlag.UTILIZATION:
+        memory = min(given.utilization or (LEAST_UTILIZATION if gpus else LEAST_UTILIZATION_OF_HOST), memory)
+    return replace(
+        ceiling,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=min(max(tokens, seqs), ceiling.max_num_batched_tokens),
+        memory=memory,
+    )
+
+
 def contradiction(settings: Settings) -> str:
     """What is asked for and cannot be had together, in one sentence with the next step, or an empty string."""
     given = settings.given
@@ -110,13 +131,13 @@ def contradiction(settings: Settings) -> str:
     if threshold := given.long_prefill_token_threshold:
         if given.chunked_prefill is False:
             return (
-                f"--long-prefill-token-threshold {threshold} chunks prompts, and --no-enable-chunked-prefill forbids it: "
-                "leave one of them out"
+                f"--long-prefill-token-threshold {threshold} chunks prompts, and --no-enable-chunked-prefill forbids "
+                "it: leave one of them out"
             )
         if length is not None and threshold > length:
             return (
-                f"--long-prefill-token-threshold {threshold} is above the model's {length} tokens, and vLLM does not start "
-                "so: lower it"
+                f"--long-prefill-token-threshold {threshold} is above the model's {length} tokens, and vLLM does not "
+                "start so: lower it"
             )
     tokens = given.max_num_batched_tokens or settings.ceiling_tokens
     if given.chunked_prefill is False and length is not None and tokens is not None and tokens < length:

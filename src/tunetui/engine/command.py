@@ -102,6 +102,16 @@ class GivenFlags:
             return "another scheduler class was given"
         return ""
 
+    @property
+    def blocks_override(self) -> str:
+        """The number of KV blocks that was given, whatever the memory; or an empty string."""
+        return _value_of(self.rest, "--num-gpu-blocks-override") or ""
+
+    @property
+    def several_cards(self) -> bool:
+        """Whether several cards share the model's layers, so that a card's figures are not the engine's."""
+        return (_value_of(self.rest, "--tensor-parallel-size", "-tp") or "1") != "1"
+
 
 def _value_of(words: Sequence[str], *names: str) -> str | None:
     for index, word in enumerate(words):
@@ -154,6 +164,9 @@ def read_flags(words: Sequence[str]) -> GivenFlags:
                 rest += [name, value]
         else:
             rest.append(word)
+    if given.kv_cache_bytes is not None and given.utilization is not None:
+        # The knob is the size; vLLM still refuses to start where the share is not free.
+        rest += ["--gpu-memory-utilization", f"{given.utilization:g}"]
     return replace(given, rest=tuple(rest))
 
 

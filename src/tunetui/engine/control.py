@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point
@@ -90,7 +90,11 @@ class LiveControl:
 def facts_from_hello(
     hello: Hello, model: str, ceiling: Point, memory_flag: MemoryFlag, total_memory_bytes: int, hardware: str
 ) -> EngineFacts:
-    """The engine's facts where the scheduler class reported in: every knob that it allows is live."""
+    """The engine's facts where the scheduler class reported in: every knob that it allows is live.
+
+    A long-prefill threshold that vLLM chose itself, and that cannot be stepped, is the ceiling's: it is in force."""
+    if hello.threshold_restart:
+        ceiling = replace(ceiling, long_prefill_token_threshold=hello.long_prefill_token_threshold)
     reasons = {
         Knob.SEQS: hello.seqs_restart,
         Knob.TOKENS: hello.tokens_restart,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+from tunetui.core.ceilings import Shortage, ShortageKind
 
 EVIDENCE_LINES = 6
 EVIDENCE_CAP = 600
@@ -18,24 +21,28 @@ _VALUE_CAP = 160
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One sentence with the numbers in it, what to do next, and the log lines it rests on, oldest first."""
+    """One sentence with the numbers in it, what to do next, and the log lines it rests on, oldest first; `shortage`
+    where the start ended for want of memory, which a lower ceiling may meet."""
 
     sentence: str
     next_step: str
     evidence: tuple[str, ...]
+    shortage: Shortage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A message, and what it means. Named groups of the pattern fill the `{name}` of both texts."""
+    """A message, and what it means. Named groups of the pattern fill the `{name}` of both texts; `free` and
+    `total` of a shortage of free memory say how much of the device a start can have."""
 
     pattern: re.Pattern[str]
     sentence: str
     next_step: str
+    shortage: ShortageKind | None = None
 
 
-def _rule(pattern: str, sentence: str, next_step: str) -> Rule:
-    return Rule(re.compile(pattern), sentence, next_step)
+def _rule(pattern: str, sentence: str, next_step: str, shortage: ShortageKind | None = None) -> Rule:
+    return Rule(re.compile(pattern), sentence, next_step, shortage)
 
 
 # The first rule that matches any line wins: causes come before their consequences.
@@ -53,24 +60,35 @@ RULES: tuple[Rule, ...] = (
     _rule(r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than "
           r"desired GPU memory utilization \((?P<util>[\d.]+), (?P<want>[\d.]+) GiB\)",
           "only {free} of {total} GiB are free on {device}, and gpu-memory-utilization {util} asks for {want} GiB",
-          "lower gpu-memory-utilization, or end what holds the card (an engine core of an earlier server?)"),
-    _rule(r"Free memory on device \S* ?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup",
+          "lower gpu-memory-utilization, or end what holds the card (an engine core of an earlier server?)",
+          ShortageKind.UTILIZATION),
+    _rule(r"Free memory on device \S* ?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than",
           "only {free} of {total} GiB are free on the card, less than gpu-memory-utilization asks for",
-          "lower gpu-memory-utilization, or end what holds the card"),
+          "lower gpu-memory-utilization, or end what holds the card", ShortageKind.UTILIZATION),
     _rule(r"Available memory on node (?P<node>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,80}?less than "
-          r"(?:desired CPU memory utilization|requested memory for kv)",
+          r"requested memory for kv \((?P<want>-[\d.]+)",
+          "the CPU worker alone takes more than gpu-memory-utilization allows: {want} GiB are left for the KV cache",
+          "raise gpu-memory-utilization (it counts for CPU memory too)", ShortageKind.KV_CACHE),
+    _rule(r"Available memory on node (?P<node>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,80}?less than "
+          r"desired CPU memory utilization",
           "only {free} of {total} GiB are available on memory node {node}, less than was asked for",
-          "lower gpu-memory-utilization (it counts for CPU memory too) or the explicit KV cache size"),
+          "lower gpu-memory-utilization (it counts for CPU memory too)", ShortageKind.UTILIZATION),
+    _rule(r"Available memory on node (?P<node>\S+) \((?P<left>[\d.]+)/(?P<size>[\d.]+) GiB\).{0,80}?less than "
+          r"requested memory for kv",
+          "only {left} of {size} GiB are available on memory node {node}, less than was asked for",
+          "lower gpu-memory-utilization (it counts for CPU memory too) or the explicit KV cache size",
+          ShortageKind.UTILIZATION),
     _rule(r"No available memory for the cache blocks", "after the weights no memory was left for the KV cache",
-          "raise gpu-memory-utilization, or lower max-num-seqs, max-num-batched-tokens or the model's size"),
+          "raise gpu-memory-utilization, or lower max-num-seqs, max-num-batched-tokens or the model's size",
+          ShortageKind.KV_CACHE),
     _rule(r"max seq len \((?P<length>\d+)\), \((?P<need>[\d.]+) GiB KV cache is needed, which is larger than the "
           r"available KV cache memory \((?P<have>[\d.]+) GiB\).{0,60}?estimated maximum model length is (?P<fits>\d+)",
           "one request of {length} tokens needs {need} GiB of KV cache and {have} GiB are there: {fits} tokens fit",
-          "set --max-model-len to at most {fits}, or raise gpu-memory-utilization"),
+          "set --max-model-len to at most {fits}, or raise gpu-memory-utilization", ShortageKind.KV_CACHE),
     _rule(r"max seq len \((?P<length>\d+)\), \((?P<need>[\d.]+) GiB KV cache is needed, which is larger than the "
           r"available KV cache memory \((?P<have>[\d.]+) GiB\)",
           "one request of {length} tokens needs {need} GiB of KV cache and only {have} GiB are there",
-          "lower --max-model-len, or raise gpu-memory-utilization"),
+          "lower --max-model-len, or raise gpu-memory-utilization", ShortageKind.KV_CACHE),
     _rule(r"max_num_batched_tokens \((?P<tokens>\d+)\) must be greater than or equal to max_num_seqs \((?P<seqs>\d+)\)",
           "max-num-batched-tokens {tokens} is below max-num-seqs {seqs}",
           "raise max-num-batched-tokens to at least {seqs}, or lower max-num-seqs"),
@@ -86,16 +104,16 @@ RULES: tuple[Rule, ...] = (
           "--max-model-len {asked} is more than the model was made for ({why})", "lower --max-model-len"),
     _rule(r"out of memory occurred when warming up sampler with (?P<seqs>\d+) dummy requests",
           "the card ran out of memory warming up the sampler with {seqs} requests",
-          "lower max-num-seqs below {seqs}, or gpu-memory-utilization"),
+          "lower max-num-seqs below {seqs}, or gpu-memory-utilization", ShortageKind.SAMPLER),
     _rule(r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
           "max-num-seqs {seqs} is more than the {blocks} Mamba cache blocks there are",
           "lower max-num-seqs to at most {blocks}, or raise gpu-memory-utilization"),
     _rule(r"Tried to allocate (?P<want>[\d.]+ [KMG]iB)\..{0,80}?total capacity of (?P<total>[\d.]+ [KMG]iB) of which "
           r"(?P<free>[\d.]+ [KMG]iB) is free",
           "the card ran out of memory: {want} were wanted and {free} of {total} were free",
-          "lower gpu-memory-utilization, max-num-seqs or max-num-batched-tokens"),
+          "lower gpu-memory-utilization, max-num-seqs or max-num-batched-tokens", ShortageKind.OTHER),
     _rule(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError", "the card ran out of memory",
-          "lower gpu-memory-utilization, max-num-seqs or max-num-batched-tokens"),
+          "lower gpu-memory-utilization, max-num-seqs or max-num-batched-tokens", ShortageKind.OTHER),
     _rule(r"Failed to infer device type", "vLLM found no device that it can run on",
           "check the driver (nvidia-smi), or whether this is a vLLM build for another device"),
     _rule(r"NVML_ERROR|CUDA driver version is insufficient|no NVIDIA driver|No CUDA GPUs are available",
@@ -127,7 +145,9 @@ RULES: tuple[Rule, ...] = (
     _rule(r"died unexpectedly \(exit code: -9\)|code -9\b",
           "a worker was killed by signal 9: the host ran out of memory",
           "free host memory, or lower what the server asks for"),
-    _rule(r"DefaultCPUAllocator: can't allocate memory|^MemoryError|Cannot allocate memory",
+    _rule(r"DefaultCPUAllocator: can't allocate memory", "the host ran out of memory",
+          "free host memory, or lower what the server asks for", ShortageKind.OTHER),
+    _rule(r"^MemoryError|Cannot allocate memory",
           "the host ran out of memory", "free host memory, or lower what the server asks for"),
     _rule(r"ModuleNotFoundError: No module named '(?P<name>[\w.]+)'", "the Python module {name} is missing",
           "install it where vLLM is installed"),
@@ -146,6 +166,8 @@ _CRASH = re.compile(
     r"^(?:Killed|Aborted|Segmentation fault|Bus error|Fatal Python error|terminate called)"
     r"|^\S{1,80}: error: |^\S{1,80}: fatal"
 )
+# What says that the weights are in memory.
+_LOADED = ("Loading weights took", "Model loading took")
 # What every failed start says after its cause.
 _CONSEQUENCE = re.compile(
     r"Engine core initialization failed|EngineCore failed to start|See (?:root cause|stack trace)|died unexpectedly|"
@@ -163,8 +185,20 @@ def diagnose(lines: Sequence[str], exit_code: int | None) -> Diagnosis:
             if match is not None:
                 values = {key: value[:_VALUE_CAP].strip() for key, value in match.groupdict(default="?").items()}
                 evidence = _evidence(spoken, text)
-                return Diagnosis(rule.sentence.format(**values), rule.next_step.format(**values), evidence)
+                sentence, next_step = rule.sentence.format(**values), rule.next_step.format(**values)
+                return Diagnosis(sentence, next_step, evidence, _shortage(rule.shortage, match.groupdict(), lines))
     return _without_rule(spoken, [text for _, text in payloads], exit_code)
+
+
+def _shortage(kind: ShortageKind | None, said: dict[str, str | None], lines: Sequence[str]) -> Shortage | None:
+    """The shortage that a rule stands for. A card that is full before the weights are loaded is too small for them."""
+    if kind is None or (kind is ShortageKind.OTHER and not any(mark in line for line in lines for mark in _LOADED)):
+        return None
+    free_share = None
+    if kind is ShortageKind.UTILIZATION and "free" in said:
+        with suppress(ValueError, ZeroDivisionError):
+            free_share = float(said["free"] or "") / float(said["total"] or "")
+    return Shortage(kind, free_share)
 
 
 def _without_rule(spoken: list[str], every: list[str], exit_code: int | None) -> Diagnosis:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
+from tunetui.core.memory import MemoryParts
+
 LINE_CAP = 4000
 """Characters of a line that are kept."""
 READ_CAP_BYTES = 1 << 20
@@ -179,7 +181,8 @@ class Phases:
 @dataclass(frozen=True, slots=True)
 class LogFacts:
     """What a start-up log says of the engine; None where it does not. Of several engines or workers, the least memory
-    and the longest time. `total_memory_bytes` is the CPU build's memory node; vLLM logs GiB with two decimals."""
+    for the KV cache, the most of everything else. `total_memory_bytes` is the card's, or the CPU build's memory node;
+    `consumed_bytes` weights and all that is not PyTorch's; vLLM logs GiB with two decimals."""
 
     version: str | None = None
     kv_tokens: int | None = None
@@ -190,6 +193,28 @@ class LogFacts:
     load_s: float | None = None
     init_s: float | None = None
     max_model_len: int | None = None
+    activations_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    consumed_bytes: int | None = None
+    graphs_bytes: int | None = None
+    graphs_estimate_bytes: int | None = None
+    worker_bytes: int | None = None
+
+    def memory_parts(self, per_card: bool = False) -> MemoryParts:
+        """Where the device's memory goes, as far as the log says."""
+        non_torch = self.non_torch_bytes
+        if non_torch is None and self.consumed_bytes is not None and self.weights_bytes is not None:
+            non_torch = max(self.consumed_bytes - self.weights_bytes, 0)
+        return MemoryParts(
+            total_bytes=self.total_memory_bytes,
+            weights_bytes=self.weights_bytes,
+            activations_bytes=self.activations_bytes,
+            non_torch_bytes=non_torch,
+            graphs_bytes=self.graphs_estimate_bytes if self.graphs_bytes is None else self.graphs_bytes,
+            worker_bytes=self.worker_bytes,
+            kv_bytes=self.available_kv_bytes,
+            per_card=per_card,
+        )
 
 
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
@@ -207,9 +232,20 @@ _FACTS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
     ("Loading weights took", re.compile(rf"Loading weights took {_NUMBER} s"), ("load_s",)),
     ("Model loading took", re.compile(rf"Model loading took {_NUMBER} GiB(?: memory)? and {_NUMBER} s"),
      ("weights_bytes", "load_s")),
+    ("Free memory on device", re.compile(rf"[\d.]/{_NUMBER} GiB\) on startup\. Desired GPU"), ("total_memory_bytes",)),
+    ("Actual usage is", re.compile(rf"Actual usage is {_NUMBER} GiB for weight, {_NUMBER} GiB for peak activation, "
+                                   rf"{_NUMBER} GiB for non-torch memory, and {_NUMBER} GiB for CUDAGraph"),
+     ("weights_bytes", "activations_bytes", "non_torch_bytes", "graphs_bytes")),
+    ("Actual usage is", re.compile(rf"Actual usage is {_NUMBER} GiB for consumed memory \(weights \+ non-torch\), "
+                                   rf"{_NUMBER} GiB for peak activation, and {_NUMBER} GiB for CUDAGraph"),
+     ("consumed_bytes", "activations_bytes", "graphs_bytes")),
+    ("Graph capturing finished", re.compile(rf"Graph capturing finished in \d+ secs, took {_NUMBER} GiB"),
+     ("graphs_bytes",)),
+    ("Estimated CUDA graph", re.compile(rf"Estimated CUDA graph memory: {_NUMBER} GiB"), ("graphs_estimate_bytes",)),
+    ("consumed by non-kv", re.compile(rf" {_NUMBER} GiB memory was consumed by non-kv"), ("worker_bytes",)),
     ("init engine (", re.compile(rf"init engine \([^)]*\) took {_NUMBER} s"), ("init_s",)),
 )  # fmt: skip
-_LEAST = {"kv_tokens", "max_concurrency", "available_kv_bytes", "max_model_len"}
+_LEAST = {"kv_tokens", "max_concurrency", "available_kv_bytes", "max_model_len", "total_memory_bytes"}
 
 
 def facts_from_log(lines: Iterable[str]) -> LogFacts:

@@ -30,10 +30,11 @@ class Command:
 COMMANDS = (
     Command("up,k", "up k", "choose(-1)", "Choose the knob above.", "\u2191\u2193 knob", 8),
     Command("down,j", "down j", "choose(1)", "Choose the knob below."),
-    Command("right,l", "right l", "step(1, False)", "Step the chosen knob up (64 sequences, 1,024 tokens).",
-            "\u2190\u2192 step", 9),
+    Command("right,l", "right l", "step(1, False)", "Step the chosen knob up (64 sequences, 1,024 tokens, 512 of the "
+            "long-prefill limit).", "\u2190\u2192 step", 9),
     Command("left,h", "left h", "step(-1, False)", "Step the chosen knob down."),
-    Command("right_square_bracket", "]", "step(1, True)", "A fine step up (8 sequences, 256 tokens).", "[ ] fine", 1),
+    Command("right_square_bracket", "]", "step(1, True)", "A fine step up (8 sequences, 256 tokens, 64 of the "
+            "long-prefill limit).", "[ ] fine", 1),
     Command("left_square_bracket", "[", "step(-1, True)", "A fine step down."),
     Command("", "0-9 .", "", "Type a value for the chosen knob.", "0-9 value", 4),
     Command("", "enter", "", "Apply the typed value, do the offered restart, or start again after a failure."),
@@ -76,5 +77,8 @@ HELP_FIGURES = (
     ("limit", "what kept requests waiting in most steps: SEQ CAP, TOKEN BUDGET or KV BLOCKS"),
     ("ASKED, ACCEPTED, SETTLED", "a step was written; the scheduler has read it; the running batch is inside it"),
     ("live v", "live downwards: KV blocks are held back; above the start value it takes a restart"),
+    ("fixed", "one of your flags to vLLM makes this knob useless; its line says which"),
+    ("long-prefill limit", "the most tokens of one prompt in a step; 0 is none. In POINTS it is \u2264512 under chunk"),
+    ("Notes at the memory", "the share of the card's GiB and where it goes; a step moves the KV cache, the rest stays"),
     ("> in POINTS", "the present point and load; live is measured here, conf on a freshly started server"),
 )  # fmt: skip

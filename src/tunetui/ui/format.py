@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tunetui.core.ceilings import Lowering
 from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point, format_memory, restart_reason
+from tunetui.core.memory import rest_bytes, share_at
 from tunetui.core.workload import Load
 
 KNOB_LABELS = {
@@ -65,17 +67,78 @@ def knob_value(knob: Knob, point: Point, facts: EngineFacts | None) -> str:
             return str(point.value(knob))
 
 
+def chunking(point: Point) -> str:
+    """Chunked prefill in one table cell: `off`, `on`, or with a long-prefill limit `\u2264512`."""
+    if not point.chunked_prefill:
+        return "off"
+    return f"\u2264{point.long_prefill_token_threshold}" if point.long_prefill_token_threshold else "on"
+
+
 def load(value: Load, wide: bool) -> str:
     """`load 14 rps poisson`, or in few cells `14 rps`."""
     return f"load {value}" if wide else str(value).removesuffix(" poisson").removesuffix(" closed loop")
 
 
 def knob_how(knob: Knob, point: Point, facts: EngineFacts | None, expected_s: float | None) -> str:
-    """`live`, `live v` (down only), or `restart 35 s`."""
+    """`live`, `live v` (down only), `restart 35 s`, or `fixed`."""
     if facts is None:
         return ""
+    if knob in facts.fixed:
+        return "fixed"
     if restart_reason(knob, point, facts):
         return f"restart {expected_s:.0f} s" if expected_s else "restart"
     if knob is Knob.MEMORY:
         return "live v"
     return "live"
+
+
+def knob_why(knob: Knob, point: Point, facts: EngineFacts) -> str:
+    """Why a knob is not live here, or an empty string."""
+    if reason := facts.fixed.get(knob):
+        return f"fixed: {reason}"
+    reason = restart_reason(knob, point, facts)
+    return f"restart: {reason}" if reason else ""
+
+
+def gib(size_bytes: int) -> str:
+    """GiB without the unit, with three digits: `79.2`, `1.20`."""
+    size = size_bytes / 2**30
+    return f"{size:.1f}" if size >= 9.995 else f"{size:.2f}"
+
+
+def memory_map(point: Point, facts: EngineFacts) -> str:
+    """What the memory knob's value gives: `0.90 of 79.2 GiB = 71.3: KV 57.5 (3,680 blocks), weights 12.6`, or
+    `256 MiB = 128 blocks of 2 MiB`. Unknown parts are left out; empty where nothing is known."""
+    if facts.memory_flag is MemoryFlag.KV_BYTES:
+        blocks = facts.capacity_blocks(point.memory)
+        size = f"{facts.bytes_per_block / 2**20:.3g} MiB"
+        return f"{format_memory(point.memory, facts.memory_flag)} = {blocks:,} blocks of {size}" if blocks else ""
+    share = share_at(point.memory, facts)
+    if share is None:
+        return ""
+    parts, named = facts.memory, []
+    if share.kv_bytes is not None:
+        named.append(f"KV {gib(share.kv_bytes)}" + (f" ({share.blocks:,} blocks)" if share.blocks else ""))
+    for name, size_bytes in (
+        ("weights", parts.weights_bytes),
+        ("activations", parts.activations_bytes),
+        ("graphs", parts.graphs_bytes),
+        ("non-torch", parts.non_torch_bytes),
+        ("worker", parts.worker_bytes),
+        ("the rest", rest_bytes(facts)),
+    ):
+        if size_bytes is not None:
+            named.append(f"{name} {gib(size_bytes)}")
+    asked = f"{point.memory:.2f} of {gib(share.total_bytes)} GiB = {gib(share.asked_bytes)}"
+    return ": ".join(filter(None, (asked, ", ".join(named)))) + (" (per card)" if parts.per_card else "")
+
+
+def ceiling(point: Point, flag: MemoryFlag) -> str:
+    """A ceiling in few cells: `512/8192/0.92`."""
+    return f"{point.max_num_seqs}/{point.max_num_batched_tokens}/{format_memory(point.memory, flag)}"
+
+
+def ceilings_tried(lowered: tuple[Lowering, ...]) -> str:
+    """Every ceiling that a start has tried, the last one included."""
+    tried = [ceiling(each.failed, each.memory_flag) for each in lowered]
+    return ", ".join([*tried, ceiling(lowered[-1].ceiling, lowered[-1].memory_flag)])

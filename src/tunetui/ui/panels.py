@@ -48,16 +48,29 @@ def header(state: Session, now_s: float, width: int) -> Text:
 
 
 def knobs(state: Session, chosen: Knob, typed: str, width: int) -> Text:
-    """One line a knob: value, and what a step of it takes; then how far the last step has come, wrapped to `width`."""
+    """One line a knob: value, and what a step of it takes; then notes, wrapped to `width`, the most telling first, for
+    a short panel cuts the last ones off."""
     wide = width >= 40
     lines = [Text("KNOBS", "bold")]
     lines += [_knob_line(state, knob, typed if knob is chosen else "", knob is chosen, wide, width) for knob in Knob]
-    notes = step_lines(state)
+    head, *details = step_lines(state) or [("", "")]
+    notes = [head, *chosen_lines(state, chosen), *details]
     if not wide and state.facts is not None and state.start_expected_s:
         notes.append((f"a restart takes about {state.start_expected_s:.0f} s", DIM))
     for text, style in notes:
         lines.extend(Text(line, style) for line in textwrap.wrap(text, width))
     return Text("\n").join(lines)
+
+
+def chosen_lines(state: Session, chosen: Knob) -> list[tuple[str, str]]:
+    """What is to be known of the chosen knob, as (text, style): why it is not live, and what its memory gives."""
+    point, facts = state.restart.target if state.restart else state.point, state.facts
+    if point is None or facts is None:
+        return []
+    # Where nothing is live, `step_lines` has said why.
+    why = fmt.knob_why(chosen, point, facts) if facts.live or chosen in facts.fixed else ""
+    gives = fmt.memory_map(point, facts) if chosen is Knob.MEMORY and chosen not in facts.fixed else ""
+    return [(text, DIM) for text in (gives, why) if text]
 
 
 def _knob_line(state: Session, knob: Knob, typed: str, chosen: bool, wide: bool, width: int) -> Text:

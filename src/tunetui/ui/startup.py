@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from rich.text import Text
 
 from tunetui.core.session import Phase, Session
-from tunetui.ui.panels import BAD, DIM
+from tunetui.ui import format as fmt
+from tunetui.ui.panels import BAD, DIM, WARN
 
 MEASURING = "measuring the same episode"
 TAIL = 3
@@ -37,6 +39,8 @@ def _failure(state: Session) -> Text:
         text.append(f"\n\nNext: {rest[0]}")
     text.append("\n\nenter", "bold").append(" start again   ").append("o", "bold").append(" log   ")
     text.append("q", "bold").append(" quit")
+    if state.lowered:
+        text.append("\n\nTried (sequences/tokens/memory): ", "bold").append(fmt.ceilings_tried(state.lowered))
     if rest[1:]:
         text.append("\n\nWhat vLLM said last:", "bold")
     for line in rest[1:]:
@@ -49,6 +53,9 @@ def _phases(state: Session, now_s: float, tail: Sequence[str], width: int, heigh
     what = "Confirming: a fresh server with exactly these flags" if state.phase is Phase.CONFIRMING else "Starting vLLM"
     usual = f"   last time it took {state.start_expected_s:.0f} s" if state.start_expected_s else ""
     lines = [Text.assemble((what, "bold"), f"  {elapsed_s:.0f} s"), Text(usual.strip(), DIM)]
+    if state.lowered:
+        lines[0] = Text.assemble((f"{what}, try {len(state.lowered) + 1}", "bold"), f"  {elapsed_s:.0f} s")
+        lines[1:] = [Text(line, WARN) for line in textwrap.wrap(state.lowered[-1].sentence, width)]
     label_width = max(12, min(28, width - 14))
     for number, phase in enumerate(state.starting):
         last = number + 1 == len(state.starting)

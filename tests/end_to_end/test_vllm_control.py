@@ -1,0 +1,144 @@
+"""Live control of a real vLLM, without a screen: caches reset, generation paused, and sleep, while blocks are held.
+
+Needs TUNETUI_TEST_VLLM; see the README.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point
+from tunetui.engine.command import VllmCommand, serve_argv, server_environment
+from tunetui.engine.control import LiveControl, facts_from_hello, lay_out
+from tunetui.engine.process import ServerProcess, pick_port
+
+VLLM = os.environ.get("TUNETUI_TEST_VLLM", "")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not VLLM, reason="TUNETUI_TEST_VLLM is not set: no real vLLM to test with"),
+]
+CEILING = Point(64, 4096, True, 512.0 * 2**20, True)
+
+
+class Server:
+    """A real vLLM with its control block."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self.model, self.port = str(model), pick_port("127.0.0.1", 8650)
+        files = lay_out(folder)
+        self.control = LiveControl(files)
+        words = VllmCommand(tuple(shlex.split(VLLM)), "test")
+        rest = ("--enforce-eager", "--max-model-len", "2048", "--enable-sleep-mode")
+        argv = serve_argv(words, self.model, "127.0.0.1", self.port, CEILING, MemoryFlag.KV_BYTES, rest, live=True)
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_SERVER_DEV_MODE": "1"}
+        self.log = folder / "server.log"
+        self.process = ServerProcess.start(
+            argv, server_environment(environment, files.python_path, files.block), self.log, folder
+        )
+
+    def call(self, path: str, body: dict[str, Any] | None = None, get: bool = False) -> Any:
+        data = None if get else json.dumps(body or {}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def until_serving(self) -> EngineFacts:
+        deadline_s = time.monotonic() + 240
+        while time.monotonic() < deadline_s:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            try:
+                self.call("/health", get=True)
+            except OSError:
+                time.sleep(0.3)
+                continue
+            hello = self.control.hello()
+            assert hello is not None, self.control.lost
+            return facts_from_hello(hello, self.model, CEILING, MemoryFlag.KV_BYTES, 0, "")
+        raise AssertionError("the server never answered")
+
+    def complete(self, tokens: int = 8) -> int:
+        """Ask for a completion; how many tokens came."""
+        body = {"model": self.model, "prompt": "hello " * 40, "max_tokens": tokens, "ignore_eos": True}
+        return int(self.call("/v1/completions", body)["usage"]["completion_tokens"])
+
+    def held(self) -> int:
+        state = self.control.in_force()
+        assert state is not None
+        assert not state.disabled, state.error
+        return state.held_blocks
+
+
+@pytest.fixture(scope="module")
+def server(toy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, EngineFacts]]:
+    server = Server(toy_model, tmp_path_factory.mktemp("server"))
+    try:
+        facts = server.until_serving()
+        # Half of the memory, so half of the blocks are held from the first request on.
+        server.control.ask(Point(64, 4096, True, 256.0 * 2**20, True), facts)
+        assert server.complete() == 8
+        yield server, facts
+    finally:
+        server.process.stop()
+
+
+def test_half_of_the_blocks_are_held_and_every_knob_is_live(server: tuple[Server, EngineFacts]) -> None:
+    engine, facts = server
+    assert facts.live
+    assert facts.restart_reasons == {}
+    assert engine.held() == facts.num_blocks // 2 > 0
+
+
+@pytest.mark.parametrize("running", ["false", "true"])
+def test_the_prefix_cache_is_reset_and_the_blocks_are_taken_again(
+    server: tuple[Server, EngineFacts], running: str
+) -> None:
+    engine, facts = server
+    assert engine.call(f"/reset_prefix_cache?reset_running_requests={running}")["success"] is True
+    assert engine.complete() == 8
+    assert engine.held() == facts.num_blocks // 2
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_generation_is_paused_and_resumed(server: tuple[Server, EngineFacts], mode: str) -> None:
+    engine, facts = server
+    assert engine.call(f"/pause?mode={mode}")["status"] == "paused"
+    assert engine.call("/resume")["status"] == "resumed"
+    assert engine.complete() == 8
+    assert engine.held() == facts.num_blocks // 2
+
+
+def test_it_sleeps_and_wakes(server: tuple[Server, EngineFacts]) -> None:
+    engine, facts = server
+    assert engine.call("/sleep?level=1")["status"] == "sleeping"
+    assert engine.call("/wake_up")["status"] == "awake"
+    assert engine.complete() == 8
+    assert engine.held() == facts.num_blocks // 2
+
+
+def test_a_step_while_idle_comes_with_the_next_request(server: tuple[Server, EngineFacts]) -> None:
+    engine, facts = server
+    before = engine.control.in_force()
+    assert before is not None
+    ask = engine.control.ask(Point(3, 777, True, 512.0 * 2**20, True, 256), facts)
+    time.sleep(0.5)
+    idle = engine.control.in_force()
+    assert idle is not None
+    assert (idle.step, idle.running) == (before.step, 0)  # no request, no step
+    assert engine.complete() == 8
+    now = engine.control.in_force()
+    assert now is not None
+    assert (now.step, now.max_num_seqs, now.max_num_batched_tokens) == (ask, 3, 777)
+    assert (now.long_prefill_token_threshold, now.held_blocks, now.settled) == (256, 0, 1)
+    assert Knob.THRESHOLD not in facts.restart_reasons
