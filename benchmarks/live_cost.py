@@ -2,9 +2,9 @@
 
     <python of a vLLM> benchmarks/live_cost.py --model FOLDER [--rounds 40]
 
-Needs no engine: vLLM's real schedulers are driven without a model, one with the class and one without, in turns over the
-same load. The cost of a step of the scheduler is the median of the rounds' differences; beside it, the class's own three
-calls timed alone. A control write is one `ask`; it is in force when the next schedule() has returned.
+Needs no engine: vLLM's real schedulers are driven without a model, one with the class and one without, in turns over
+the same load. The cost of a step of the scheduler is the median of the rounds' differences; beside it, the class's own
+three calls timed alone. A control write is one `ask`; it is in force when the next schedule() has returned.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Timed(drive.Engine):
 def own_calls_us(engine: Timed) -> float:
     """Microseconds of the class's own three calls of a step, with a full batch."""
     limits, count = engine.scheduler.tunetui_limits, 20_000
+    engine.round_us()
     output = engine.schedule()
-    engine.flush()
+    assert engine.scheduler.running
     began = time.perf_counter()
     for _ in range(count):
         limits.look()
@@ -110,9 +111,8 @@ def main() -> None:
         print(f"vLLM {vllm.__version__}, {BATCH} requests alive, {options.rounds} rounds of {STEPS} steps in turns")
         print("| | us a step |\n| --- | --- |")
         print(f"| vLLM's own AsyncScheduler | {peer:.1f} |\n| with the class | {own:.1f} |")
-        print(
-            f"| difference, median of rounds (quartiles) | {median(differences):.1f} ({spread[0]:.1f} to {spread[1]:.1f}) |"
-        )
+        quartiles = f"{spread[0]:.1f} to {spread[1]:.1f}"
+        print(f"| difference, median of rounds (quartiles) | {median(differences):.1f} ({quartiles}) |")
         print(f"| the class's own calls alone | {own_calls_us(live):.1f} |")
         print(f"| control write, median (most) of {len(writes)} | {median(writes):.1f} ({max(writes):.1f}) |")
         print(

@@ -212,8 +212,9 @@ class ServerBlock(_Block):
         self._write(_HELLO_AT, _HELLO.pack(*hello[:14], *texts))
 
     def publish(self, *fields: Any) -> None:
-        """Write the fields of InForce, in its order. Without the last one, the error, what stands there stays: each step
-        comes by here."""
+        """Write the fields of InForce, in its order. Without the last one, the error, what stands there stays.
+
+        Each step comes by here."""
         if len(fields) == len(InForce._fields):
             self._write(_IN_FORCE_AT, _IN_FORCE.pack(*fields[:-1], _encode(fields[-1], 160)))
             return
