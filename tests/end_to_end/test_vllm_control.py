@@ -37,7 +37,7 @@ class Server:
         files = lay_out(folder)
         self.control = LiveControl(files)
         words = VllmCommand(tuple(shlex.split(VLLM)), "test")
-        rest = ("--enforce-eager", "--max-model-len", "2048", "--enable-sleep-mode")
+        rest = ("--enforce-eager", "--max-model-len", "2048")
         argv = serve_argv(words, self.model, "127.0.0.1", self.port, CEILING, MemoryFlag.KV_BYTES, rest, live=True)
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_SERVER_DEV_MODE": "1"}
         self.log = folder / "server.log"
