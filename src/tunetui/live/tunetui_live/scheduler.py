@@ -119,6 +119,7 @@ class Limits:
             self._start = Start(self._scheduler)
             self._pool = self._start.pool
             self._wanted = self._start.targets()
+            self._limits = (self._start.seqs, self._start.tokens, self._start.chunked, self._start.threshold)
             block.say_hello(self._start.hello())
             self._block = block
             self.look()
@@ -169,6 +170,7 @@ class Limits:
                 floor = max(floor, start.whole_request)
             tokens = min(max(wanted.max_num_batched_tokens, floor), start.tokens)
         start.set(scheduler, tokens, chunked, threshold)
+        self._limits = (seqs, tokens, chunked, threshold)
         held = self._hold_blocks(wanted.held_blocks)
         self._pending = not (held and running <= target)
 
@@ -204,26 +206,28 @@ class Limits:
         if self._block is None:
             return
         try:
-            scheduler, start = self._scheduler, self._start
             self._steps += 1
-            running, waiting = len(scheduler.running), waiting_requests(scheduler)
-            budget, tokens = scheduler.max_num_scheduled_tokens, output.total_num_scheduled_tokens
-            free = self._pool.get_num_free_blocks()
+            seqs, budget, _, _ = self._limits
+            running, waiting = len(self._scheduler.running), waiting_requests(self._scheduler)
+            tokens, free = output.total_num_scheduled_tokens, self._pool.get_num_free_blocks()
             stopped_by = control.STOP_NONE
             if waiting:
                 # Admission wants the blocks of a whole prompt; with fewer free than one may need it waits for them.
-                if running >= getattr(scheduler, start.seqs_attribute):
+                if running >= seqs:
                     stopped_by = control.STOP_SEQS
                 elif tokens >= budget:
                     stopped_by = control.STOP_TOKENS
+                elif free < self._start.blocks_per_max_request:
+                    stopped_by = control.STOP_BLOCKS
                 else:
-                    stopped_by = control.STOP_BLOCKS if free < start.blocks_per_max_request else control.STOP_OTHER
-            now_s = time.monotonic()
-            self._block.record(
-                now_s, running, waiting, len(output.num_scheduled_tokens), tokens, free, len(self._held),
-                self.preemptions, stopped_by, budget,
+                    stopped_by = control.STOP_OTHER
+            now_s, block, held = time.monotonic(), self._block, len(self._held)
+            scheduled = len(output.num_scheduled_tokens)
+            block.record(now_s, running, waiting, scheduled, tokens, free, held, self.preemptions, stopped_by, budget)
+            block.publish(
+                now_s, self._step, *self._limits, held, running, waiting, free, self._steps, self.preemptions, 0,
+                not self._pending,
             )  # fmt: skip
-            self._publish(now_s, waiting, free)
         except Exception as error:
             self._disable(error)
 
@@ -235,26 +239,14 @@ class Limits:
             except Exception as error:
                 self._disable(error)
 
-    def _publish(self, now_s: Any = None, waiting: Any = None, free: Any = None) -> None:
-        """Write what is in force now."""
-        scheduler, start = self._scheduler, self._start
-        config = scheduler.scheduler_config
+    def _publish(self) -> None:
+        """Write what is in force now, between two steps."""
+        scheduler = self._scheduler
         self._block.publish(
-            time.monotonic() if now_s is None else now_s,
-            self._step,
-            getattr(scheduler, start.seqs_attribute),
-            scheduler.max_num_scheduled_tokens,
-            getattr(config, start.chunked_attribute),
-            getattr(config, "long_prefill_token_threshold", 0) or 0,
-            len(self._held),
-            len(scheduler.running),
-            waiting_requests(scheduler) if waiting is None else waiting,
-            self._pool.get_num_free_blocks() if free is None else free,
-            self._steps,
-            self.preemptions,
-            0,
+            time.monotonic(), self._step, *self._limits, len(self._held), len(scheduler.running),
+            waiting_requests(scheduler), self._pool.get_num_free_blocks(), self._steps, self.preemptions, 0,
             not self._pending,
-        )
+        )  # fmt: skip
 
     def _disable(self, error: Exception) -> None:
         """Behave as vLLM would from now on, and say why, once."""
