@@ -172,6 +172,14 @@ def test_steps_of_the_long_prefill_threshold_go_by_a_grid_and_end_at_no_limit() 
     assert [go(0, +1, True), go(64, -1, True), go(100, -1, True)] == [64, 0, 64]
 
 
+def test_without_chunked_prefill_a_step_holds_a_whole_request_and_its_drafts() -> None:
+    facts = replace(FACTS, whole_request=FACTS.max_model_len + 3)
+    off = replace(HERE, chunked_prefill=False)
+    step = plan_step(off, replace(off, max_num_batched_tokens=FACTS.max_model_len + 2), facts)
+    assert (step.how, "3 tokens of drafts" in step.reason) == (How.REFUSED, True)
+    assert plan_step(off, replace(off, max_num_batched_tokens=FACTS.max_model_len + 3), facts).how is How.LIVE
+
+
 def test_a_model_that_takes_its_tokens_in_one_piece_has_a_least_budget() -> None:
     facts = replace(FACTS, least_prefill=512)
     step = plan_step(HERE, replace(HERE, max_num_batched_tokens=519, max_num_seqs=8), facts)

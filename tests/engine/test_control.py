@@ -9,13 +9,17 @@ from tunetui.core.knobs import MemoryFlag, Point
 from tunetui.engine.control import LiveControl, facts_from_hello, lay_out
 
 CEILING = Point(256, 8192, True, 0.92, True)
-HELLO = Hello(1, 1, 1000, 16, 128, 2**21, 256, 8192, 2048, 3, 1, 16, 1, 64, "0.32.0", "AsyncScheduler", *("",) * 5)
+HELLO = Hello(
+    1, 1, 1000, 16, 128, 2**21, 256, 8192, 2048, 2050, 3, 1, 16, 1, 64, "0.32.0", "AsyncScheduler", *("",) * 5
+)
 
 
 def test_nothing_but_our_package_comes_onto_the_servers_path(tmp_path: Path) -> None:
     files = lay_out(tmp_path)
     assert os.listdir(files.python_path) == ["tunetui_live"]
-    assert {"__init__.py", "block.py", "scheduler.py"} == set(os.listdir(files.python_path / "tunetui_live"))
+    assert {"__init__.py", "block.py", "scheduler.py", "start.py"} == set(
+        os.listdir(files.python_path / "tunetui_live")
+    )
 
 
 def test_an_ask_carries_the_point_the_held_blocks_and_the_threshold(tmp_path: Path) -> None:
@@ -53,3 +57,13 @@ def test_a_block_that_is_rubbish_is_lost_not_raised(tmp_path: Path) -> None:
         file.write(b"\x01" * 64)
     assert control.in_force() is None
     assert "half-written" in control.lost
+
+
+def test_several_engine_cores_mean_no_live_control(tmp_path: Path) -> None:
+    control = LiveControl(lay_out(tmp_path))
+    ServerBlock.open(str(tmp_path / "control.block")).say_hello(HELLO)
+    (tmp_path / "control.block.1").touch()
+    assert control.hello() == HELLO
+    (tmp_path / "control.block.2").touch()
+    assert control.hello() is None
+    assert "2 engine cores" in control.lost

@@ -35,7 +35,7 @@ def test_nothing_is_there_before_it_is_written(pair: tuple[ControlBlock, ServerB
 
 def test_what_is_written_is_read(pair: tuple[ControlBlock, ServerBlock]) -> None:
     ours, theirs = pair
-    hello = Hello(*range(14), "0.32.0", "AsyncScheduler", *("",) * 4, memory_restart="ü" * 200)
+    hello = Hello(*range(15), "0.32.0", "AsyncScheduler", *("",) * 4, memory_restart="ü" * 200)
     theirs.say_hello(hello)
     seen = ours.hello()
     assert seen is not None

@@ -122,7 +122,7 @@ def rig(tmp_path: Path) -> Rig:
 def test_hello_says_what_the_engine_is(rig: Rig) -> None:
     hello = rig.ours.hello()
     assert hello is not None
-    assert hello[1:14] == (0, 101, 16, 16, 2048, 256, 8192, 2048, 1, 0, 16, 1, 0)
+    assert hello[1:15] == (0, 101, 16, 16, 2048, 256, 8192, 2048, 2048, 1, 0, 16, 1, 0)
     assert (hello.base_class, hello.memory_restart) == ("Base", "")
 
 
@@ -170,6 +170,79 @@ def test_the_budget_never_starves_the_running_batch(rig: Rig) -> None:
     assert rig.ask(seqs=10, tokens=10).max_num_batched_tokens == 100
     rig.scheduler.running = []
     assert rig.ask(seqs=10, tokens=10).max_num_batched_tokens == 10
+
+
+def test_drafted_tokens_and_their_slots_need_room(tmp_path: Path) -> None:
+    class Drafting(Base):
+        def __init__(self, vllm_config: Any) -> None:
+            super().__init__(vllm_config)
+            self.num_spec_tokens = 3
+            self.num_prefill_lookahead = 2
+
+    rig = Rig(tmp_path, Drafting, speculative_config=SimpleNamespace(max_num_new_slots_for_drafting=1))
+    hello = rig.ours.hello()
+    assert hello is not None
+    assert (hello.tokens_per_decode, hello.least_prefill, hello.whole_request) == (5, 2, 2049)
+    assert rig.ask(seqs=10, tokens=1).max_num_batched_tokens == 52
+    assert rig.ask(seqs=10, tokens=1, chunked=0).max_num_batched_tokens == 2049
+
+
+def test_the_watermark_is_a_share_of_the_blocks_there_are(tmp_path: Path) -> None:
+    class Watermarked(Base):
+        def __init__(self, vllm_config: Any) -> None:
+            super().__init__(vllm_config)
+            self.kv_cache_manager.watermark_blocks = 10
+
+    rig = Rig(tmp_path, Watermarked)
+    manager = rig.scheduler.kv_cache_manager
+    rig.ask(held=50)
+    assert manager.watermark_blocks == 5
+    rig.scheduler.reset_prefix_cache()
+    assert manager.watermark_blocks == 10
+    rig.go()
+    assert manager.watermark_blocks == 5
+    rig.ask(held=0)
+    assert manager.watermark_blocks == 10
+
+
+@pytest.mark.parametrize(
+    ("flags", "knobs", "reason"),
+    [
+        ({"disable_chunked_mm_input": True}, ("tokens_restart", "threshold_restart"), "not chunked"),
+        ({"max_num_partial_prefills": 2}, ("threshold_restart",), "several partial prefills"),
+        ({"max_num_batched_tokens": 9000}, ("tokens_restart",), "set apart"),
+    ],
+)
+def test_a_budget_or_threshold_that_is_not_ours_to_move_stays(
+    tmp_path: Path, flags: dict[str, Any], knobs: tuple[str, ...], reason: str
+) -> None:
+    given = vars(config().scheduler_config)
+    rig = Rig(tmp_path, scheduler_config=SimpleNamespace(**given | {"long_prefill_token_threshold": 64} | flags))
+    hello = rig.ours.hello()
+    assert hello is not None
+    for knob in ("seqs_restart", "tokens_restart", "chunked_restart", "threshold_restart", "memory_restart"):
+        assert (reason in getattr(hello, knob)) == (knob in knobs), knob
+    state = rig.ask(seqs=10, tokens=300, threshold=32)
+    assert state.max_num_batched_tokens == (8192 if "tokens_restart" in knobs else 300)
+    assert state.long_prefill_token_threshold == (64 if "threshold_restart" in knobs else 32)
+
+
+def test_with_data_parallelism_nothing_moves(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, parallel_config=SimpleNamespace(pipeline_parallel_size=1, data_parallel_size=2))
+    hello = rig.ours.hello()
+    assert hello is not None
+    assert all("data parallelism" in reason for reason in hello[-5:])
+    state = rig.ask(seqs=10, tokens=300, chunked=0, threshold=32, held=9)
+    assert (state.max_num_seqs, state.max_num_batched_tokens, state.chunked_prefill) == (256, 8192, 1)
+    assert (state.long_prefill_token_threshold, state.held_blocks) == (0, 0)
+
+
+def test_idle_streaming_sessions_keep_their_slots(rig: Rig) -> None:
+    rig.scheduler.running = list(range(2))
+    rig.scheduler.num_waiting_for_streaming_input = 4
+    assert rig.ask(seqs=3).max_num_seqs == 7
+    rig.scheduler.num_waiting_for_streaming_input = 0
+    assert rig.ask(seqs=3).max_num_seqs == 3
 
 
 def test_with_chunking_off_the_budget_holds_a_whole_request_and_the_threshold_is_off(rig: Rig) -> None:

@@ -73,14 +73,16 @@ class Point:
 class EngineFacts:
     """What the engine said of itself when it started. Where it is not `live`, `why_not_live` says why; where it is,
     `restart_reasons` says why some of the knobs are not. `fixed` says why no step of a knob would change anything, not
-    even by a restart. A step's budget must hold `tokens_per_decode` for each sequence and `least_prefill` beside them;
-    a long-prefill threshold (not 0) must be `least_threshold` at least."""
+    even by a restart. A step's budget must hold `tokens_per_decode` for each sequence and `least_prefill` beside them,
+    and without chunked prefill `whole_request`; a long-prefill threshold (not 0) must be `least_threshold` at least.
+    """
 
     version: str
     model: str
     ceiling: Point
     memory_flag: MemoryFlag = MemoryFlag.UTILIZATION
     max_model_len: int = 0
+    whole_request: int = 0
     live: bool = False
     why_not_live: str = ""
     base_class: str = ""
@@ -164,10 +166,12 @@ def start_refusal(point: Point, facts: EngineFacts) -> str:
             f"{point.max_num_seqs} sequences {'and a prefill need' if facts.least_prefill else 'decode'} in a step: "
             "lower max-num-seqs first"
         )
-    if not point.chunked_prefill and point.max_num_batched_tokens < facts.max_model_len:
+    whole = max(facts.whole_request, facts.max_model_len)
+    if not point.chunked_prefill and point.max_num_batched_tokens < whole:
+        drafts = f" and {whole - facts.max_model_len} tokens of drafts" if whole > facts.max_model_len else ""
         return (
-            f"with chunked prefill off max-num-batched-tokens cannot be below the model length {facts.max_model_len}: "
-            "raise it first"
+            "with chunked prefill off max-num-batched-tokens cannot be below the model length "
+            f"{facts.max_model_len}{drafts}: raise it first"
         )
     refusal = _threshold_refusal(point, facts)
     if refusal:

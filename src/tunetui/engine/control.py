@@ -108,6 +108,7 @@ def facts_from_hello(
         ceiling=ceiling,
         memory_flag=memory_flag,
         max_model_len=hello.max_model_len,
+        whole_request=hello.whole_request,
         live=True,
         base_class=hello.base_class,
         asynchronous=bool(hello.asynchronous),

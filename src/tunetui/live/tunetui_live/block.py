@@ -35,7 +35,7 @@ _IN_FORCE_AT = 1024
 _RING_AT = 4096
 _SEQUENCE = struct.Struct("<Q")
 _TARGETS = struct.Struct("<6q")
-_HELLO = struct.Struct("<14q32s64s" + "96s" * 5)
+_HELLO = struct.Struct("<15q32s64s" + "96s" * 5)
 _IN_FORCE = struct.Struct("<d13q160s")
 _IN_FORCE_NUMBERS = struct.Struct("<d13q")
 _RECORD = struct.Struct("<d9i4x")
@@ -75,6 +75,7 @@ class Hello(NamedTuple):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    whole_request: int
     tokens_per_decode: int
     least_prefill: int
     least_threshold: int
@@ -208,8 +209,8 @@ class ServerBlock(_Block):
         return None if data is None else Targets(*_TARGETS.unpack(data))
 
     def say_hello(self, hello: Hello) -> None:
-        texts = (_encode(text, size) for text, size in zip(hello[14:], (32, 64, 96, 96, 96, 96, 96)))
-        self._write(_HELLO_AT, _HELLO.pack(*hello[:14], *texts))
+        texts = (_encode(text, size) for text, size in zip(hello[15:], (32, 64, 96, 96, 96, 96, 96)))
+        self._write(_HELLO_AT, _HELLO.pack(*hello[:15], *texts))
 
     def publish(self, *fields: Any) -> None:
         """Write the fields of InForce, in its order. Without the last one, the error, what stands there stays.
@@ -261,7 +262,7 @@ class ControlBlock(_Block):
         if data is None:
             return None
         fields = _HELLO.unpack(data)
-        return Hello(*fields[:14], *map(_decode, fields[14:]))
+        return Hello(*fields[:15], *map(_decode, fields[15:]))
 
     def in_force(self) -> Optional[InForce]:
         data = self._read(_IN_FORCE_AT, _IN_FORCE.size)
