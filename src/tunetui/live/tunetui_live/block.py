@@ -13,8 +13,8 @@ The server's end, in order::
     block.say_hello(Hello(...))                 # once, when the limits are known
     if block.asked() != last:                   # one integer; every schedule() and add_request()
         targets = block.targets()               # then apply what they allow
-    block.publish(*InForce(...))                # after every step
     block.record(*StepRecord(...))              # after every step
+    block.publish(*InForce(...))                # when it has changed, and now and then
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _SEQUENCE = struct.Struct("<Q")
 _TARGETS = struct.Struct("<6q")
 _HELLO = struct.Struct("<15q32s64s" + "96s" * 5)
 _IN_FORCE = struct.Struct("<d13q160s")
-_IN_FORCE_NUMBERS = struct.Struct("<d13q")
 _RECORD = struct.Struct("<d9i4x")
 RING_CAPACITY = 2048
 
@@ -213,20 +212,9 @@ class ServerBlock(_Block):
         self._write(_HELLO_AT, _HELLO.pack(*hello[:15], *texts))
 
     def publish(self, *fields: Any) -> None:
-        """Write the fields of InForce, in its order. Without the last one, the error, what stands there stays.
-
-        Each step comes by here."""
-        if len(fields) == len(InForce._fields):
-            self._write(_IN_FORCE_AT, _IN_FORCE.pack(*fields[:-1], _encode(fields[-1], 160)))
-            return
-        memory, number = self._memory, self._numbers.get(_IN_FORCE_AT)
-        if number is None:
-            self._write(_IN_FORCE_AT, _IN_FORCE_NUMBERS.pack(*fields))
-            return
-        _SEQUENCE.pack_into(memory, _IN_FORCE_AT, number + 1)
-        _IN_FORCE_NUMBERS.pack_into(memory, _IN_FORCE_AT + 8, *fields)
-        _SEQUENCE.pack_into(memory, _IN_FORCE_AT, number + 2)
-        self._numbers[_IN_FORCE_AT] = number + 2
+        """Write the fields of InForce, in its order; `error` may be left out."""
+        numbers, error = fields[:14], fields[14] if len(fields) > 14 else ""
+        self._write(_IN_FORCE_AT, _IN_FORCE.pack(*numbers, _encode(error, 160)))
 
     def record(self, *fields: Any) -> None:
         """Append the fields of StepRecord, in its order, to the ring; the oldest of RING_CAPACITY is overwritten."""

@@ -16,6 +16,7 @@ from tunetui_live import block as control
 from tunetui_live.start import Start
 
 logger = logging.getLogger("vllm.tunetui_live")
+PUBLISH_S = 0.05
 
 
 def make_scheduler(*args: Any, **kwargs: Any) -> Any:
@@ -76,11 +77,6 @@ def live_class(base: Any) -> Any:
             self.tunetui_limits.after_schedule(output)
             return output
 
-        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-            result = super().update_from_output(*args, **kwargs)
-            self.tunetui_limits.after_update()
-            return result
-
         def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
             # vLLM refuses while any block is out; the next step takes them again.
             self.tunetui_limits.release_blocks()
@@ -104,6 +100,8 @@ class Limits:
         self._seen = 0
         self._step = 0
         self._pending = False
+        self._changed = False
+        self._publish_at_s = 0.0
         self._held = []  # type: List[Any]
         self._steps = 0
         self.preemptions = 0
@@ -170,6 +168,7 @@ class Limits:
                 floor = max(floor, start.whole_request)
             tokens = min(max(wanted.max_num_batched_tokens, floor), start.tokens)
         self._limits = (seqs, tokens, chunked, threshold)
+        self._changed = True
         start.set(scheduler, *self._limits)
         held = self._hold_blocks(wanted.held_blocks)
         self._pending = not (held and running <= target)
@@ -206,8 +205,10 @@ class Limits:
                 self._disable(error)
 
     def after_schedule(self, output: Any) -> None:
-        """Count the step and write its record and what is in force."""
-        if self._block is None:
+        """Count the step and write its record; and what is in force, where that has changed, where nothing runs any
+        more (vLLM makes one more, empty step then), and every `PUBLISH_S`: each step of the engine pays for this."""
+        block = self._block
+        if block is None:
             return
         try:
             self._steps += 1
@@ -225,32 +226,22 @@ class Limits:
                     stopped_by = control.STOP_BLOCKS
                 else:
                     stopped_by = control.STOP_OTHER
-            now_s, block, held = time.monotonic(), self._block, len(self._held)
+            now_s, held = time.monotonic(), len(self._held)
             scheduled = len(output.num_scheduled_tokens)
             block.record(now_s, running, waiting, scheduled, tokens, free, held, self.preemptions, stopped_by, budget)
-            block.publish(
-                now_s, self._step, *self._limits, held, running, waiting, free, self._steps, self.preemptions, 0,
-                not self._pending,
-            )  # fmt: skip
+            if self._changed or not running or now_s >= self._publish_at_s:
+                self._publish()
         except Exception as error:
             self._disable(error)
 
-    def after_update(self) -> None:
-        """Write what is in force where no step may follow: the last request has ended."""
-        if self._block is not None and not self._scheduler.running:
-            try:
-                self._publish()
-            except Exception as error:
-                self._disable(error)
-
     def _publish(self) -> None:
-        """Write what is in force now, between two steps."""
-        scheduler = self._scheduler
+        """Write what is in force now."""
+        scheduler, now_s = self._scheduler, time.monotonic()
         self._block.publish(
-            time.monotonic(), self._step, *self._limits, len(self._held), len(scheduler.running),
-            waiting_requests(scheduler), self._pool.get_num_free_blocks(), self._steps, self.preemptions, 0,
-            not self._pending,
+            now_s, self._step, *self._limits, len(self._held), len(scheduler.running), waiting_requests(scheduler),
+            self._pool.get_num_free_blocks(), self._steps, self.preemptions, 0, not self._pending,
         )  # fmt: skip
+        self._changed, self._publish_at_s = False, now_s + PUBLISH_S
 
     def _disable(self, error: Exception) -> None:
         """Behave as vLLM would from now on, and say why, once."""
