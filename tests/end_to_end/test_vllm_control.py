@@ -5,6 +5,7 @@ Needs TUNETUI_TEST_VLLM; see the README.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -16,10 +17,14 @@ from typing import Any
 
 import pytest
 
-from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point
-from tunetui.engine.command import VllmCommand, serve_argv, server_environment
-from tunetui.engine.control import LiveControl, facts_from_hello, lay_out
-from tunetui.engine.process import ServerProcess, pick_port
+from tunetui.core.knobs import EngineFacts, Knob, Point
+from tunetui.core.slo import parse_slo
+from tunetui.core.workload import Load, Workload, parse_lengths
+from tunetui.drive.engine import ManagedEngine
+from tunetui.drive.settings import Settings
+from tunetui.engine.command import VllmCommand, read_flags
+from tunetui.engine.control import LiveControl
+from tunetui.engine.process import pick_port
 
 VLLM = os.environ.get("TUNETUI_TEST_VLLM", "")
 pytestmark = [
@@ -30,20 +35,34 @@ CEILING = Point(64, 4096, True, 512.0 * 2**20, True)
 
 
 class Server:
-    """A real vLLM with its control block."""
+    """A real vLLM with its control block, and its developer's HTTP calls."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         self.model, self.port = str(model), pick_port("127.0.0.1", 8650)
-        files = lay_out(folder)
-        self.control = LiveControl(files)
-        words = VllmCommand(tuple(shlex.split(VLLM)), "test")
-        rest = ("--enforce-eager", "--max-model-len", "2048")
-        argv = serve_argv(words, self.model, "127.0.0.1", self.port, CEILING, MemoryFlag.KV_BYTES, rest, live=True)
+        flags = ("--enforce-eager", "--max-model-len", "2048", "--kv-cache-memory-bytes", "512M")
+        settings = Settings(
+            slo=parse_slo(["ttft:600"]), load=Load(rate_rps=1.0), workload=Workload(parse_lengths("16"), parse_lengths("8")),
+            episode_requests=1, sessions_dir=folder, model=self.model, port=self.port, given=read_flags(flags),
+            command=VllmCommand(tuple(shlex.split(VLLM)), "test"),
+        )  # fmt: skip
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_SERVER_DEV_MODE": "1"}
-        self.log = folder / "server.log"
-        self.process = ServerProcess.start(
-            argv, server_environment(environment, files.python_path, files.block), self.log, folder
-        )
+        self.engine = ManagedEngine(settings, folder, environment, lambda event: None)
+
+    def start(self) -> EngineFacts:
+        """Start it at the ceiling. Raises EngineFailed, which `asyncio.run` hands on."""
+
+        async def started() -> EngineFacts:
+            try:
+                return await self.engine.start(CEILING)
+            finally:
+                await self.engine.close_api()  # it belongs to this loop
+
+        return asyncio.run(started())
+
+    @property
+    def control(self) -> LiveControl:
+        assert self.engine.control is not None
+        return self.engine.control
 
     def call(self, path: str, body: dict[str, Any] | None = None, get: bool = False) -> Any:
         data = None if get else json.dumps(body or {}).encode()
@@ -53,20 +72,6 @@ class Server:
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
-
-    def until_serving(self) -> EngineFacts:
-        deadline_s = time.monotonic() + 240
-        while time.monotonic() < deadline_s:
-            assert self.process.poll() is None, self.log.read_text()[-3000:]
-            try:
-                self.call("/health", get=True)
-            except OSError:
-                time.sleep(0.3)
-                continue
-            hello = self.control.hello()
-            assert hello is not None, self.control.lost
-            return facts_from_hello(hello, self.model, CEILING, MemoryFlag.KV_BYTES, 0, "")
-        raise AssertionError("the server never answered")
 
     def complete(self, tokens: int = 8) -> int:
         """Ask for a completion; how many tokens came."""
@@ -84,13 +89,13 @@ class Server:
 def server(toy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, EngineFacts]]:
     server = Server(toy_model, tmp_path_factory.mktemp("server"))
     try:
-        facts = server.until_serving()
+        facts = server.start()
         # Half of the memory, so half of the blocks are held from the first request on.
         server.control.ask(Point(64, 4096, True, 256.0 * 2**20, True), facts)
         assert server.complete() == 8
         yield server, facts
     finally:
-        server.process.stop()
+        assert server.engine.stop() == ()
 
 
 def test_half_of_the_blocks_are_held_and_every_knob_is_live(server: tuple[Server, EngineFacts]) -> None:
