@@ -41,7 +41,8 @@ class Server:
         self.model, self.port = str(model), pick_port("127.0.0.1", 8650)
         flags = ("--enforce-eager", "--max-model-len", "2048", "--kv-cache-memory-bytes", "512M")
         settings = Settings(
-            slo=parse_slo(["ttft:600"]), load=Load(rate_rps=1.0), workload=Workload(parse_lengths("16"), parse_lengths("8")),
+            slo=parse_slo(["ttft:600"]), load=Load(rate_rps=1.0),
+            workload=Workload(parse_lengths("16"), parse_lengths("8")),
             episode_requests=1, sessions_dir=folder, model=self.model, port=self.port, given=read_flags(flags),
             command=VllmCommand(tuple(shlex.split(VLLM)), "test"),
         )  # fmt: skip
