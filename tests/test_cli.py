@@ -12,6 +12,7 @@ import pytest
 from engine.fakes import FAKE
 
 from tunetui import cli
+from tunetui.cli import tune
 from tunetui.core.workload import Load
 from tunetui.drive.settings import Settings, ceiling_of, first_point, least_ceiling
 from tunetui.engine.gpu import GpuReading
@@ -21,7 +22,7 @@ VLLM = f"{sys.executable} {FAKE}"
 
 def asked(*words: str) -> Settings:
     cut = words.index("--") if "--" in words else len(words)
-    return cli.settings_from(cli.parser().parse_args(words[:cut]), words[cut + 1 :])
+    return tune.settings_from(tune.parser().parse_args(words[:cut]), words[cut + 1 :])
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def test_bad_input_is_one_sentence_and_an_exit_code(
     line: str, code: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(cli, "refuse_unusable_terminal", lambda: None)
+    monkeypatch.setattr(tune, "refuse_unusable_terminal", lambda: None)
     sessions = tmp_path / "sessions"
     words = line.split()
     with pytest.raises(SystemExit) as left:
@@ -110,7 +111,7 @@ def test_bad_input_is_one_sentence_and_an_exit_code(
 def test_a_held_port_is_named_with_its_holder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "refuse_unusable_terminal", lambda: None)
+    monkeypatch.setattr(tune, "refuse_unusable_terminal", lambda: None)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -125,7 +126,7 @@ def test_a_held_port_is_named_with_its_holder(
 def test_a_sessions_folder_that_cannot_be_made_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "refuse_unusable_terminal", lambda: None)
+    monkeypatch.setattr(tune, "refuse_unusable_terminal", lambda: None)
     taken = tmp_path / "file"
     taken.write_text("")
     with pytest.raises(SystemExit) as left:

@@ -7,7 +7,7 @@ import threading
 
 from ui.stub import live, make_app, until
 
-from tunetui.cli import LastResort
+from tunetui.cli.tune import LastResort
 
 
 def settle(before: set[threading.Thread]) -> None:

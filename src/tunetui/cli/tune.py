@@ -1,6 +1,6 @@
-"""The command: reads the options, builds the parts and hands them to each other, and stops the server on the way out.
+"""`tunetui` itself: reads the options, builds the parts of a session, and stops the server on the way out.
 
-Usage errors are one sentence and exit code 2; a server that cannot be had is 3. It decides nothing about points.
+It decides nothing about points.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from tunetui import __version__
+from tunetui.cli.options import SERVER, USAGE, Parser, Refused, is_url
 
 if TYPE_CHECKING:
     from tunetui.drive.settings import Settings
 
-USAGE, SERVER = 2, 3
 MOST = 1_000_000  # requests, sequences or tokens: more is a slip of the finger
 
 EPILOG = """\
@@ -35,21 +34,6 @@ examples:
 vLLM is found as --vllm, $TUNETUI_VLLM, `vllm` on PATH, or the module of this Python, in this order.
 exit codes: 0 left by q, 2 usage, 3 no server, 129 and 143 ended by SIGHUP and SIGTERM (the server is stopped).
 """
-
-
-class Refused(Exception):
-    """One sentence for the operator, and the exit code."""
-
-    def __init__(self, sentence: str, code: int) -> None:
-        super().__init__(sentence)
-        self.code = code
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, where argparse would print the usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Refused(f"{message} (see --help)", USAGE)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -121,21 +105,13 @@ def parser() -> argparse.ArgumentParser:
     return made  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """The console script. Exits with the code that the epilog of `--help` lists."""
-    words = list(sys.argv[1:] if argv is None else argv)
+def main(words: Sequence[str]) -> int:
+    """Run the session that `words` ask for; returns the exit code. Raises Refused."""
     cut = words.index("--") if "--" in words else len(words)
-    try:
-        options = parser().parse_args(words[:cut])
-        settings = settings_from(options, words[cut + 1 :])
-        refuse_unusable_terminal()
-        code = run(settings)
-    except Refused as refusal:
-        print(f"tunetui: {refusal}", file=sys.stderr)
-        sys.exit(refusal.code)
-    except KeyboardInterrupt:  # outside the screen; a server that was started ends with us
-        sys.exit(130)
-    sys.exit(code)
+    options = parser().parse_args(words[:cut])
+    settings = settings_from(options, words[cut + 1 :])
+    refuse_unusable_terminal()
+    return run(settings)
 
 
 def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Settings:
@@ -205,16 +181,6 @@ def refuse_contradiction(settings: Settings) -> None:
         )
     if sentence := contradiction(settings):
         raise Refused(sentence, USAGE)
-
-
-def is_url(text: str) -> bool:
-    """Whether a server can be asked for at `text`."""
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises ValueError for one that is none
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", text)
 
 
 def model_of(text: str) -> str:
