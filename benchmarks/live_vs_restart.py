@@ -29,9 +29,10 @@ from statistics import median
 from typing import Any
 
 from tunetui.core.episode import percentile
+from tunetui.core.load import Load
 from tunetui.core.sample import Outcome, Sample
 from tunetui.core.slo import Slo
-from tunetui.core.workload import EpisodePlan, Load, Workload, parse_lengths, plan_episode
+from tunetui.core.workload import EpisodePlan, Workload, parse_lengths, plan_episode
 from tunetui.drive.meter import Meter
 from tunetui.engine.command import SCHEDULER, CommandError, VllmCommand, find_vllm, server_environment
 from tunetui.engine.control import lay_out

@@ -13,7 +13,7 @@ from engine.fakes import FAKE
 
 from tunetui import cli
 from tunetui.cli import tune
-from tunetui.core.workload import Load
+from tunetui.core.load import Load
 from tunetui.drive.settings import Settings, ceiling_of, first_point, least_ceiling
 from tunetui.engine.gpu import GpuReading
 

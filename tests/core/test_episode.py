@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunetui.core.episode import Episode, Trailing, curtailed
+from tunetui.core.load import Load
 from tunetui.core.sample import Outcome, Sample
 from tunetui.core.slo import Metric, Verdict, parse_slo
-from tunetui.core.workload import Load, Workload, parse_lengths, plan_episode
+from tunetui.core.workload import Workload, parse_lengths, plan_episode
 
 SLO = parse_slo(["ttft:600", "tpot:80"], 95)
 

@@ -6,9 +6,9 @@ from tunetui.core import session as events
 from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
 from tunetui.core.knobs import EngineFacts, How, MemoryFlag, Point, Step
+from tunetui.core.load import Load
 from tunetui.core.session import EngineView, Notice, Phase, Row, Session, StepState, fold, usage_without_held
 from tunetui.core.slo import Metric, Verdict, parse_slo
-from tunetui.core.workload import Load
 
 A = Point(64, 2048, True, 0.9, True)
 B = replace(A, max_num_seqs=8)

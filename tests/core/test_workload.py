@@ -3,16 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunetui.core.workload import (
-    Load,
-    Workload,
-    WorkloadError,
-    default_episode_requests,
-    features,
-    parse_lengths,
-    plan_episode,
-    turnover,
-)
+from tunetui.core.load import Load, WorkloadError
+from tunetui.core.workload import Workload, default_episode_requests, features, parse_lengths, plan_episode, turnover
 
 
 @pytest.mark.parametrize(

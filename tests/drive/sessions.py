@@ -13,9 +13,10 @@ from typing import Any
 from engine.fakes import FAKE, free_port
 
 from tunetui.core.knobs import Knob, Point
+from tunetui.core.load import Load
 from tunetui.core.session import Phase, StepState
 from tunetui.core.slo import parse_slo
-from tunetui.core.workload import Load, Workload, parse_lengths
+from tunetui.core.workload import Workload, parse_lengths
 from tunetui.drive.driver import Driver
 from tunetui.drive.settings import Settings
 from tunetui.engine import warden

@@ -13,8 +13,8 @@ from engine.fakes import Fakes
 
 from tunetui.core.baseline import Baseline
 from tunetui.core.knobs import Knob, MemoryFlag, Point, knob_argv
+from tunetui.core.load import Load
 from tunetui.core.session import Phase
-from tunetui.core.workload import Load
 from tunetui.drive.driver import Driver
 from tunetui.drive.hardware import hardware_name, memory_bytes
 from tunetui.engine.gpu import GpuReading

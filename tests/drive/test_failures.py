@@ -13,8 +13,8 @@ import pytest
 from drive.sessions import Sessions, offspring, said, settled, until, with_seqs
 
 from tunetui.core.knobs import Knob
+from tunetui.core.load import Load
 from tunetui.core.session import Phase, StepState
-from tunetui.core.workload import Load
 from tunetui.drive.driver import Driver
 
 

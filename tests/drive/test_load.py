@@ -12,9 +12,9 @@ from drive.sessions import Sessions, said, settings, until
 from engine.fakes import Fakes, free_port
 
 from tunetui.core.knobs import Knob
+from tunetui.core.load import Load
 from tunetui.core.session import Phase
 from tunetui.core.slo import Verdict
-from tunetui.core.workload import Load
 from tunetui.drive.driver import Driver
 from tunetui.drive.loop import LoadLoop
 

@@ -9,9 +9,10 @@ import pytest
 from drive.sessions import NO_HELLO, Sessions, said, settled, until, with_seqs
 
 from tunetui.core.knobs import How, Knob
+from tunetui.core.load import Load
 from tunetui.core.session import Phase, StepState
 from tunetui.core.slo import Verdict
-from tunetui.core.workload import EpisodePlan, Load
+from tunetui.core.workload import EpisodePlan
 from tunetui.drive.driver import Driver
 from tunetui.load.generator import LoadGenerator
 

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from tunetui.core.knobs import EngineFacts, Knob, Point
+from tunetui.core.load import Load
 from tunetui.core.slo import parse_slo
-from tunetui.core.workload import Load, Workload, parse_lengths
+from tunetui.core.workload import Workload, parse_lengths
 from tunetui.drive.engine import ManagedEngine
 from tunetui.drive.settings import Settings
 from tunetui.engine.command import VllmCommand, read_flags

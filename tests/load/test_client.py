@@ -13,9 +13,10 @@ import pytest
 from load.sse_server import Script, SseServer, until
 
 from tunetui.core.sample import Outcome
+from tunetui.core.workload import Material
 from tunetui.load.client import Client, Request, Stream
 from tunetui.load.endpoint import endpoint
-from tunetui.load.prompts import PromptBook
+from tunetui.load.prompts import Prompt, PromptBook
 
 
 class Heard:
@@ -23,28 +24,20 @@ class Heard:
 
     def __init__(self) -> None:
         self.sent: list[Stream] = []
-        self.first: list[Stream] = []
         self.ended: list[Stream] = []
-        self.tokens = 0
 
     def stream_sent(self, stream: Stream) -> None:
         self.sent.append(stream)
-
-    def stream_first(self, stream: Stream) -> None:
-        self.first.append(stream)
-
-    def stream_tokens(self, count: int) -> None:
-        self.tokens += count
 
     def stream_ended(self, stream: Stream) -> None:
         self.ended.append(stream)
 
 
-BOOK = PromptBook("m", range(100))
+BOOK = PromptBook("m", Material(tuple(range(100))))
 
 
 def request(index: int = 0, output_tokens: int = 4) -> Request:
-    return Request(1, index, None, 5, BOOK.body([3], index, 5, output_tokens))
+    return Request(1, index, None, 5, BOOK.body([3], index, Prompt(5, output_tokens)))
 
 
 @pytest.fixture
@@ -70,8 +63,8 @@ async def test_a_stream_keeps_its_moments_and_its_tokens(server: SseServer, hear
     server.script = lambda body: Script(first_delay_s=0.05, gap_s=0.02)
     stream = await one(server, heard)
     served, answer = server.served[0], stream.answer
-    assert (stream.outcome, stream.error, answer.output_tokens, heard.tokens) == (Outcome.OK, "", 4, 4)
-    assert heard.sent == heard.first == heard.ended == [stream]
+    assert (stream.outcome, stream.error, answer.output_tokens, len(answer.gaps_s)) == (Outcome.OK, "", 4, 3)
+    assert heard.sent == heard.ended == [stream]
     assert served.first_s is not None
     assert served.last_s is not None
     assert stream.sent_s == pytest.approx(served.received_s, abs=0.01)
@@ -252,9 +245,12 @@ def test_https_and_defaults() -> None:
     assert b"POST /x/v1/completions HTTP/1.1\r\nHost: [::1]\r\n" in target.head
 
 
+IDS = Material((7, 8, 9, *range(500, 900)))
+
+
 def test_prompts_are_seeded() -> None:
     def prompt(seed: list[int], index: int) -> Any:
-        return json.loads(PromptBook("m", [7, 8, 9, *range(500, 900)]).body(seed, index, 64, 1))["prompt"]
+        return json.loads(PromptBook("m", IDS).body(seed, index, Prompt(64, 1)))["prompt"]
 
     assert prompt([1, 2], 5) == prompt([1, 2], 5)
     assert len({tuple(p) for p in (prompt([1, 2], 5), prompt([1, 2], 6), prompt([1, 3], 5), prompt([2, 2], 5))}) == 4
@@ -264,5 +260,5 @@ def test_prompts_are_seeded() -> None:
 
 
 def test_no_ids_no_prompts() -> None:
-    with pytest.raises(ValueError, match="no token ids"):
-        PromptBook("m", [])
+    with pytest.raises(ValueError, match="nothing to make prompts of"):
+        PromptBook("m", Material())

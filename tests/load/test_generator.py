@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 from load.sse_server import Script, SseServer, until
 
+from tunetui.core.load import Load
 from tunetui.core.sample import Outcome, Sample
-from tunetui.core.workload import EpisodePlan, Load
+from tunetui.core.workload import EpisodePlan, Material
 from tunetui.load.events import Batch, Died, Event, Exhausted, First, Refused, Sent, Started
-from tunetui.load.generator import GeneratorGoneError, LoadGenerator
+from tunetui.load.generator import GeneratorGoneError, LoadGenerator, Target
 
 
 class Parent:
@@ -59,7 +61,7 @@ class Parent:
 @asynccontextmanager
 async def running(server: SseServer, **options: Any) -> AsyncIterator[Parent]:
     parent = Parent()
-    await parent.generator.start(url=server.url, model="m", token_ids=range(1000), **options)
+    await parent.generator.start(Target(server.url, "m", Material(tuple(range(1000))), **options))
     reading = asyncio.create_task(parent.read())
     try:
         yield parent
@@ -231,8 +233,8 @@ async def test_a_command_that_cannot_be_carried_out_is_answered(server: SseServe
         await parent.generator.episode(open_plan([1.0, 0.5]), episode_id=4, prompt_seed=[1])
         await parent.generator._command(op="dance")
         await parent.generator._command(op="episode")
-        await parent.generator.configure(url="nowhere", model="m", token_ids=[1])
-        await parent.generator.configure(url=server.url, model="m", token_ids=[])
+        await parent.generator.configure(Target("nowhere", "m", Material((1,))))
+        await parent.generator.configure(Target(server.url, "m", Material()))
         await until(lambda: len(parent.of(Refused)) == 5)
         texts = [event.text for event in parent.of(Refused)]
         await parent.generator.episode(closed_plan(1, 1), episode_id=5, prompt_seed=[1])
@@ -295,13 +297,12 @@ def test_the_process_ends_with_its_parent_whatever_is_in_flight(end: str) -> Non
         url = f"http://127.0.0.1:{hanging.stdout.readline().strip()}"
         episode = {"op": "episode", "id": 1, "mode": "closed", "concurrency": 4, "prompt_seed": [1]}
         for command in (
-            {"op": "configure", "url": url, "model": "m", "token_ids": [1, 2]},
+            {"op": "configure", **asdict(Target(url, "m", Material((1, 2))))},
             episode | {"prompt_tokens": [4] * 9, "output_tokens": [4] * 9},
         ):
             child.stdin.write(json.dumps(command) + "\n")
         child.stdin.flush()
-        while json.loads(child.stdout.readline()).get("in_flight") != 4:
-            pass
+        assert any(json.loads(child.stdout.readline()).get("in_flight") == 4 for _ in range(50))
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGHUP)
         json.loads(child.stdout.readline())

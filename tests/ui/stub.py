@@ -15,9 +15,9 @@ from textual.pilot import Pilot
 
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
 from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
+from tunetui.core.load import Load
 from tunetui.core.session import EngineView, Notice, Phase, PhaseTime, Row, Session
 from tunetui.core.slo import Metric, Verdict, parse_slo
-from tunetui.core.workload import Load
 from tunetui.ui.app import TunetuiApp
 from tunetui.ui.rows import Rows
 

@@ -12,10 +12,10 @@ from ui.stub import BYTES_FACTS, FACTS, POINT, RESTART, failed, live, measuremen
 
 from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
 from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
+from tunetui.core.load import Load
 from tunetui.core.memory import MemoryParts
 from tunetui.core.session import Notice, Phase, Row, Session, StepState
 from tunetui.core.slo import Metric, Verdict, parse_slo
-from tunetui.core.workload import Load
 from tunetui.ui import panels
 from tunetui.ui.board import points_height, series_of
 from tunetui.ui.commands import footer

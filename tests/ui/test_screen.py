@@ -32,9 +32,9 @@ from ui.stub import (
     until,
 )
 
+from tunetui.core.load import Load
 from tunetui.core.session import EngineView, Notice, Phase, Row
 from tunetui.core.slo import Verdict
-from tunetui.core.workload import Load
 from tunetui.ui.board import Board
 from tunetui.ui.plot import Chart
 from tunetui.ui.rows import Rows, strips_of, visible

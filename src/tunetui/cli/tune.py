@@ -116,8 +116,9 @@ def main(words: Sequence[str]) -> int:
 
 def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Settings:
     """The session asked for. Raises Refused with one sentence and the next step."""
+    from tunetui.core.load import Load, WorkloadError
     from tunetui.core.slo import SloError, parse_slo
-    from tunetui.core.workload import Load, Workload, WorkloadError, default_episode_requests, parse_lengths
+    from tunetui.core.workload import Workload, default_episode_requests, parse_lengths
     from tunetui.drive.settings import Settings
     from tunetui.engine.command import CommandError, GivenFlags, VllmNotFound, find_vllm, read_flags
 

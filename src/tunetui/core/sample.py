@@ -5,10 +5,24 @@ It holds no statistics over requests.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tunetui.core.slo import Metric, Slo
+
+ITL_BINS_PER_E = 100  # bins are 1 % wide
+LEAST_ITL_S = 1e-6  # tokens of one packet
+
+
+def itl_bin(gap_s: float) -> int:
+    """The bin of an inter-token latency; `itl_of` gives it back to within half a percent."""
+    return round(math.log(max(gap_s, LEAST_ITL_S)) * ITL_BINS_PER_E)
+
+
+def itl_of(bin_number: int) -> float:
+    """Seconds in the middle of a bin."""
+    return math.exp(bin_number / ITL_BINS_PER_E)
 
 
 class Outcome(StrEnum):
@@ -38,6 +52,8 @@ class Sample:
     outcome: Outcome
     ended_s: float
     error: str = ""
+    retries: int = 0
+    itl_bins: tuple[tuple[int, int], ...] = ()  # inter-token latencies: bin and count, see `itl_bin`
 
     @property
     def ttft_s(self) -> float | None:

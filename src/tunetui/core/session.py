@@ -11,8 +11,8 @@ from enum import StrEnum
 from tunetui.core.ceilings import Lowering
 from tunetui.core.episode import ChartPoint, Measurement
 from tunetui.core.knobs import EngineFacts, Point, Step
+from tunetui.core.load import Load
 from tunetui.core.slo import Slo, Verdict
-from tunetui.core.workload import Load
 
 CHART_POINTS = 900
 NOTICES = 200

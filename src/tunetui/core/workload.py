@@ -7,16 +7,17 @@ the same load.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tunetui.core.features import features_of
+from tunetui.core.load import Load, WorkloadError
+from tunetui.core.trace import Messages, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-class WorkloadError(ValueError):
-    """A length or load that does not parse; the message names the part and the form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,59 +82,51 @@ def parse_lengths(text: str) -> LengthMix:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """How requests arrive: open loop at `rate_rps` (Poisson), or closed loop with `concurrency` streams; one is set."""
-
-    rate_rps: float | None = None
-    concurrency: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.rate_rps is None) == (self.concurrency is None):
-            raise WorkloadError("give either a request rate or a concurrency, not both")
-        if self.rate_rps is not None and not 0 < self.rate_rps <= 100_000:
-            raise WorkloadError(f"cannot send {self.rate_rps:g} requests/s: the rate must be above 0")
-        if self.concurrency is not None and not 0 < self.concurrency <= 100_000:
-            raise WorkloadError(f"cannot keep {self.concurrency} streams: the concurrency must be 1 or more")
-
-    @property
-    def open_loop(self) -> bool:
-        return self.rate_rps is not None
-
-    def stepped(self, direction: int) -> Load:
-        """The load one key press up or down: about 10 %, on round figures."""
-        if self.rate_rps is not None:
-            size = max(_round_step(self.rate_rps / 8), 0.01)
-            return replace(self, rate_rps=round(max(self.rate_rps + direction * size, size), 6))
-        assert self.concurrency is not None
-        size_n = max(1, round(self.concurrency / 8))
-        return replace(self, concurrency=max(1, self.concurrency + direction * size_n))
-
-    def __str__(self) -> str:
-        if self.rate_rps is not None:
-            return f"{self.rate_rps:g} rps poisson"
-        return f"{self.concurrency} streams closed loop"
-
-
-def _round_step(most: float) -> float:
-    """The largest of 1, 2 and 5 times a power of ten that is at most `most`."""
-    power = 10.0 ** math.floor(math.log10(most) + 1e-9)
-    return max(m * power for m in (1, 2, 5) if m * power <= most * (1 + 1e-9))
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
-    """The requests of an episode: their lengths in tokens, and the seed that makes every episode the same one."""
+    """The requests of an episode, and the seed that makes every episode the same one.
+
+    Lengths are drawn from `prompt` and `output`, in tokens, unless there is a `trace`: then its requests are sent in
+    their order, from the start again when they are through. `chat` sends them as the turns of a chat.
+    """
 
     prompt: LengthMix
     output: LengthMix
     seed: int = 0
+    trace: Trace | None = None
+    chat: bool = False
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of one request, prompt and output."""
+        if self.trace is None:
+            return self.prompt.largest + self.output.largest
+        return max(map(sum, zip(self.trace.prompt_tokens, self.trace.output_tokens, strict=True)))
+
+    @property
+    def mean_output_tokens(self) -> float:
+        return self.output.mean if self.trace is None else fmean(self.trace.output_tokens)
+
+    def __str__(self) -> str:
+        if self.trace is not None:
+            return f"{self.trace.format} trace of {self.trace.requests} requests"
+        return f"{self.prompt} prompt and {self.output} output tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What prompts are made of: valid `token_ids`, and else `words` of which one is `tokens_per_word` tokens."""
+
+    token_ids: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    tokens_per_word: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodePlan:
     """One seeded stretch of load: `cut` requests for the first turnover, then `counted` ones that are judged.
 
-    `arrivals_s`: offsets from the episode's start, shape (cut + counted,), or empty in a closed loop.
+    `arrivals_s`: offsets from the episode's start, shape (cut + counted,), or empty in a closed loop. `blocks` and
+    `texts` are those of the trace, or empty.
     """
 
     load: Load
@@ -142,6 +135,10 @@ class EpisodePlan:
     arrivals_s: tuple[float, ...]
     prompt_tokens: tuple[int, ...]
     output_tokens: tuple[int, ...]
+    block_tokens: int = 0
+    blocks: tuple[tuple[int, ...], ...] = ()
+    texts: tuple[str | Messages, ...] = ()
+    conversations: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -149,10 +146,7 @@ class EpisodePlan:
 
 
 def plan_episode(workload: Workload, load: Load, cut: int, counted: int) -> EpisodePlan:
-    """The episode of `workload` under `load`: the same arguments give the same episode.
-
-    Poisson gaps are unit exponentials over the rate, so that episodes at two rates differ in scale alone.
-    """
+    """The episode of `workload` under `load`: the same arguments give the same episode."""
     import numpy as np
 
     size = cut + counted
@@ -160,7 +154,11 @@ def plan_episode(workload: Workload, load: Load, cut: int, counted: int) -> Epis
     gap_rng, prompt_rng, output_rng = (np.random.default_rng([workload.seed, stream]) for stream in range(3))
     arrivals: tuple[float, ...] = ()
     if load.rate_rps is not None:
-        arrivals = tuple((np.cumsum(gap_rng.exponential(1.0, size)) / load.rate_rps).tolist())
+        arrivals = tuple(load.arrivals_s(gap_rng, size).tolist())
+    elif load.speed is not None:
+        arrivals = _replayed_s(workload.trace, load.speed, size)
+    if workload.trace is not None:
+        return EpisodePlan(load, cut, counted, arrivals, **_columns(workload.trace, size))
     return EpisodePlan(
         load=load,
         cut=cut,
@@ -171,6 +169,37 @@ def plan_episode(workload: Workload, load: Load, cut: int, counted: int) -> Epis
     )
 
 
+def _replayed_s(trace: Trace | None, speed: float, size: int) -> tuple[float, ...]:
+    """The trace's own moments; after its end it begins again, a mean gap later."""
+    if trace is None or trace.arrivals_s is None:
+        raise WorkloadError("this trace has no times to replay: give --rate or --concurrency")
+    once = trace.arrivals_s
+    period_s = once[-1] * (1 + 1 / max(len(once) - 1, 1)) if once[-1] > 0 else 1.0
+    return tuple((once[i % len(once)] + i // len(once) * period_s) / speed for i in range(size))
+
+
+def _columns(trace: Trace, size: int) -> dict[str, Any]:
+    """The columns of `size` requests of a trace, which begins again at its end: as new requests, with new blocks."""
+    count = trace.requests
+    around = [i % count for i in range(size)]
+    columns: dict[str, Any] = {
+        "prompt_tokens": tuple(trace.prompt_tokens[i] for i in around),
+        "output_tokens": tuple(trace.output_tokens[i] for i in around),
+    }
+    if trace.texts is not None:
+        columns["texts"] = tuple(trace.texts[i] for i in around)
+    if trace.conversations is not None:
+        most = max(trace.conversations) + 1
+        columns["conversations"] = tuple(trace.conversations[i % count] + i // count * most for i in range(size))
+    if trace.blocks is not None:
+        most = max((max(blocks, default=0) for blocks in trace.blocks), default=0) + 1
+        columns["block_tokens"] = trace.block_tokens
+        columns["blocks"] = tuple(
+            tuple(block + i // count * most for block in trace.blocks[i % count]) for i in range(size)
+        )
+    return columns
+
+
 def default_episode_requests(percentile: int) -> int:
     """Counted requests for 20 bad ones at the target: 400 for P95 (MEASURES, Episodes)."""
     return round(20 / (1 - percentile / 100))
@@ -179,34 +208,31 @@ def default_episode_requests(percentile: int) -> int:
 def turnover(load: Load, mean_e2el_s: float, counted: int) -> int:
     """How many requests the first turnover leaves out: about one mean E2EL of arrivals, fixed before data are seen.
 
-    Bounded by half of the counted ones, for an overloaded warm-up says nothing about the points to come.
+    Bounded by half of the counted ones, for an overloaded warm-up says nothing about the points to come. A trace that
+    is replayed has no turnover: it begins as it was recorded.
     """
+    if load.speed is not None:
+        return 0
     wanted = math.ceil(load.rate_rps * mean_e2el_s) if load.rate_rps is not None else load.concurrency or 0
     return min(max(wanted, 1), max(1, counted // 2))
 
 
 def features(plan: EpisodePlan) -> dict[str, float | int | str]:
-    """The features that tag a baseline: rate, burstiness and lengths of what is sent (MEASURES, Workload features)."""
-    import numpy as np
-
-    prompts = np.array(plan.prompt_tokens[plan.cut :], dtype=float)
-    outputs = np.array(plan.output_tokens[plan.cut :], dtype=float)
-    tags: dict[str, float | int | str] = {"arrival": "poisson" if plan.load.open_loop else "closed"}
+    """The features that tag a baseline: of what is sent and counted (MEASURES, Workload features)."""
+    counted = slice(plan.cut, None)
+    asked: dict[str, float | int | str] = {"arrival": "closed" if not plan.load.open_loop else "trace"}
     if plan.load.rate_rps is not None:
-        gaps = np.diff(plan.arrivals_s)
-        tags["rate_rps"] = plan.load.rate_rps
-        if gaps.size > 1 and gaps.std() > 0:
-            tags["burstiness"] = round(float((gaps.mean() / gaps.std()) ** 2), 3)
+        asked = {"arrival": plan.load.arrival.value}
+        if plan.load.ramp is None:
+            asked["rate_rps"] = plan.load.rate_rps
     if plan.load.concurrency is not None:
-        tags["concurrency"] = plan.load.concurrency
-    for name, values in (("prompt_tokens", prompts), ("output_tokens", outputs)):
-        tags[f"{name}_mean"] = round(float(values.mean()), 1)
-        tags[f"{name}_p50"] = float(np.percentile(values, 50))
-        tags[f"{name}_p95"] = round(float(np.percentile(values, 95)), 1)
-        tags[f"{name}_max"] = int(values.max())
-    if prompts.std() > 0 and outputs.std() > 0:
-        tags["length_correlation"] = round(float(np.corrcoef(prompts, outputs)[0, 1]), 3)
-    tags["long_prompt_share"] = round(float((prompts > 4 * np.median(prompts)).mean()), 4)
-    tags["shared_prefix_share"] = 0.0
-    tags["turns_per_conversation"] = 1
-    return tags
+        asked["concurrency"] = plan.load.concurrency
+    seen = features_of(
+        plan.prompt_tokens[counted],
+        plan.output_tokens[counted],
+        arrivals_s=plan.arrivals_s[counted] or None,
+        blocks=plan.blocks[counted] or None,
+        block_tokens=plan.block_tokens,
+        conversations=plan.conversations[counted] or None,
+    )
+    return seen | asked

@@ -16,9 +16,9 @@ from typing import Any
 
 from tunetui.core import session as events
 from tunetui.core.knobs import How, Knob, Point, Step, plan_step, stepped
+from tunetui.core.load import Load
 from tunetui.core.rows import compared, current_row
 from tunetui.core.session import Phase, Session, StepState, fold
-from tunetui.core.workload import Load
 from tunetui.drive.confirm import save_baseline
 from tunetui.drive.engine import EngineFailed
 from tunetui.drive.figures import Figures

@@ -9,32 +9,24 @@ import asyncio
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
 from tunetui.core.episode import Measurement
+from tunetui.core.load import Load
 from tunetui.core.slo import Verdict
-from tunetui.core.workload import EpisodePlan, Load, plan_episode, turnover
+from tunetui.core.workload import EpisodePlan, plan_episode, turnover
 from tunetui.drive.meter import Meter
 from tunetui.drive.settings import Settings
 from tunetui.engine.server_api import ServerApi
 from tunetui.load.events import Batch, Died, Event, Exhausted, Refused, Started
-from tunetui.load.generator import GeneratorGoneError, LoadGenerator
+from tunetui.load.fleet import STREAM_TOKENS_PER_S, Fleet, processes_for
+from tunetui.load.generator import GeneratorGoneError, Target
 
 WARM_UP_BATCH = 16
 WARM_UP_LIMIT_S = 90.0
 DRAIN_S = 5.0  # a drain is answered in milliseconds
 SILENT_ROUNDS = 20  # half seconds without a report, of which there are ten a second
 START_ROUNDS = 60  # and the more of them while it starts
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where the load goes: the server, the model's name there, and token ids that are valid for it."""
-
-    url: str
-    model: str
-    token_ids: tuple[int, ...]
 
 
 class LoadLoop:
@@ -46,7 +38,7 @@ class LoadLoop:
         self.meter = Meter(settings.slo)
         self.died = ""
         self._target: Target | None = None
-        self._generator: LoadGenerator | None = None
+        self._generator: Fleet | None = None
         self._pump: asyncio.Task[None] | None = None
         self._number = 0
         self._queued: int | None = None
@@ -76,10 +68,14 @@ class LoadLoop:
 
         Raises ApiError, and GeneratorGoneError where there is no load process to be had.
         """
-        self._target = target = Target(url, model, await api.prompt_token_ids(model))
+        settings = self._settings
+        material = await api.prompt_material(model, settings.workload.chat)
+        self._target = target = Target(
+            url, model, material, settings.workload.chat, settings.timeout_s, settings.retries
+        )
         if self._generator is not None and not self.died:
             with suppress(GeneratorGoneError):
-                await self._generator.configure(url=target.url, model=target.model, token_ids=target.token_ids)
+                await self._generator.configure(target)
                 return
             self._lost("it ended")
         await self.revive()
@@ -92,10 +88,19 @@ class LoadLoop:
                 return
             await self._end_process()
             self._silent = -START_ROUNDS
-            self._generator = LoadGenerator()
-            await self._generator.start(url=target.url, model=target.model, token_ids=target.token_ids)
+            self._generator = Fleet(self._processes())
+            await self._generator.start(target)
             self.died = ""
             self._pump = asyncio.create_task(self._pumping(self._generator))
+
+    def _processes(self) -> int:
+        """How many load processes the present load takes."""
+        workload, load = self._settings.workload, self.load
+        if load.concurrency is not None:
+            return processes_for(0, load.concurrency * STREAM_TOKENS_PER_S)
+        trace = workload.trace
+        rate = load.mean_rps(trace.mean_rps if trace is not None else None) or 0.0
+        return processes_for(rate, rate * workload.mean_output_tokens)
 
     async def _end_process(self) -> None:
         """End the load process that there is, and the reading of it."""
@@ -106,7 +111,7 @@ class LoadLoop:
         if self._generator is not None:
             await self._generator.stop()
 
-    async def _pumping(self, generator: LoadGenerator) -> None:
+    async def _pumping(self, generator: Fleet) -> None:
         try:
             async for event in generator.events():
                 self._take(event)
@@ -219,7 +224,9 @@ class LoadLoop:
         self.meter.expect(self._number, plan)
         seed = (self._settings.workload.seed, self._salt, self._number)
         with suppress(GeneratorGoneError):  # `died` says so in a moment
-            await self._generator.episode(plan, episode_id=self._number, prompt_seed=seed)
+            await self._generator.episode(
+                plan, episode_id=self._number, prompt_seed=seed, max_in_flight=self._settings.max_in_flight
+            )
 
     async def drain(self, cancel: Literal["unstarted", "all"]) -> None:
         """Stop arrivals; cancel requests without a token ("unstarted") or all. A process that does not answer dies."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from tunetui.core import session as events
 from tunetui.core.ceilings import MOST_STARTS, Lowering, Shortage, ShortageKind, next_ceiling, within
 from tunetui.core.knobs import EngineFacts, Knob, Point, start_ceiling
+from tunetui.core.load import Load
 from tunetui.core.session import Phase
-from tunetui.core.workload import Load
 from tunetui.drive.engine import EngineFailed, ManagedEngine
 from tunetui.drive.loop import LoadLoop
 from tunetui.drive.settings import Settings, ceiling_of, first_point, least_ceiling

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunetui.core.knobs import MemoryFlag, Point
+from tunetui.core.load import Load
 from tunetui.core.slo import Slo
-from tunetui.core.workload import Load, Workload
+from tunetui.core.workload import Workload
 from tunetui.engine.command import GivenFlags, VllmCommand
 from tunetui.engine.gpu import GpuReading
 
@@ -37,6 +38,9 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     grace_s: float = 6.0  # TERM to KILL; a vLLM that is up goes in under a second, one that is starting ignores TERM
+    timeout_s: float = 600.0  # of a request
+    retries: int = 0
+    max_in_flight: int | None = None
     ceiling_seqs: int | None = None
     ceiling_tokens: int | None = None
     ceiling_utilization: float | None = None

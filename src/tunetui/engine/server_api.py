@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tunetui.core.workload import Material
 from tunetui.engine.metrics import EngineGauges, MetricsError, parse_metrics
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
+CHARACTERS_PER_TOKEN = 4  # of English text, where there is no tokenizer to ask
 
 # Letters, numbers, prose, code and other scripts, a line per request, so that any tokenizer gives many distinct ids.
 _VARIED_TEXT = (
@@ -37,6 +39,10 @@ _VARIED_TEXT = (
 
 class ApiError(Exception):
     """A call to the server failed; the message is one sentence and a next step."""
+
+
+class NoSuchPageError(ApiError):
+    """The server answers, and does not know the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,21 @@ class ServerApi:
             raise ApiError(f"{self.base_url}/tokenize gave no token for model {model}: check the model's name")
         return distinct
 
+    async def prompt_material(self, model: str, chat: bool = False) -> Material:
+        """What prompts for `model` are made of. Raises ApiError when the server does not answer.
+
+        Chats are written with words; so are completions where the server has no /tokenize, as others than vLLM have
+        none: their lengths are then near the asked ones, and the server's usage says what they were.
+        """
+        words = tuple(sorted({word for line in _VARIED_TEXT for word in line.split()}))
+        text = " ".join(words)
+        try:
+            if not chat:
+                return Material(await self.prompt_token_ids(model))
+            return Material((), words, len(await self.tokenize(model, text)) / len(words))
+        except NoSuchPageError:
+            return Material((), words, len(text) / len(words) / CHARACTERS_PER_TOKEN)
+
     async def _json(self, method: str, path: str, body: object = None) -> Any:
         response = self._checked(await self._send(method, path, body), path)
         try:
@@ -151,7 +172,9 @@ class ServerApi:
         if status in (401, 403):
             raise ApiError(f"{where} refused the key (HTTP {status}): give the server's API key")
         if status in (404, 405):
-            raise ApiError(f"{where} does not exist or does not know the model: check the address and the model's name")
+            raise NoSuchPageError(
+                f"{where} does not exist or does not know the model: check the address and the model's name"
+            )
         raise ApiError(f"{where} answered HTTP {status}: see the server's log")
 
     def _odd_answer(self, path: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""What the body of one streamed completion has said so far: tokens and their moments, the end, or an error.
+"""What the body of one streamed answer has said so far: tokens and their moments, the end, or an error.
 
 It reads no clock and no socket: the arrival time of the bytes is an argument.
 """
@@ -8,23 +8,79 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from tunetui.load.sse import EventParser, EventTooLargeError
 
 MAX_MESSAGE_CHARS = 200
 
 
-class Answer:
-    """The state of one answer. `first_s` and `last_s` are the arrivals of the first and last chunk with a token."""
+class Delta(msgspec.Struct):
+    """What a chunk of a chat adds; a first one may hold a role and no content."""
 
-    __slots__ = ("_counted_tokens", "_events", "_reported_tokens", "done", "error", "first_s", "last_s", "tokens")
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or self.reasoning_content or self.tool_calls)
+
+
+class Choice(msgspec.Struct):
+    """The part of a choice that matters here; the text of a completion does not, it may be empty."""
+
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    delta: Delta | None = None
+
+    @property
+    def tokens(self) -> int:
+        """New tokens. Empty text is one as well (half a character, a special token); an empty chat delta is none."""
+        if self.token_ids is not None:
+            return len(self.token_ids)
+        return 1 if self.delta is None or self.delta else 0
+
+
+class Usage(msgspec.Struct):
+    """The server's own count."""
+
+    completion_tokens: int
+    prompt_tokens: int | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream of completions or of a chat."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    error: Any = None
+    object: Any = None
+
+
+_decode = msgspec.json.Decoder(Chunk).decode
+
+
+class Answer:
+    """The state of one answer. `first_s` and `last_s` are the arrivals of the first and last chunk with a token.
+
+    `gaps_s` are the inter-token latencies: one for each token after the first chunk, those of a chunk being equal.
+    """
+
+    __slots__ = (
+        "_counted_tokens", "_events", "_reported_tokens", "done", "error", "first_s", "gaps_s", "last_s",
+        "prompt_tokens", "tokens",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._events = EventParser()
         self._reported_tokens: int | None = None
         self._counted_tokens = 0
+        self.prompt_tokens: int | None = None  # as the server counts them
         self.tokens = 0
         self.first_s: float | None = None
         self.last_s: float | None = None
+        self.gaps_s: list[float] = []
         self.done = False
         self.error = ""
 
@@ -63,31 +119,55 @@ class Answer:
             self.done = True
             return
         try:
-            chunk = json.loads(payload)
-            if "error" in chunk or chunk.get("object") == "error":
-                self.error = error_message(chunk)
-                return
-            new_tokens = sum(self._take_choice(choice) for choice in chunk["choices"])
-            usage = chunk.get("usage")
-            if usage:
-                self._reported_tokens = int(usage["completion_tokens"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self.error = "unreadable chunk: " + _clip(payload.decode("utf-8", "replace"))
+            chunk = _decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # an error object of an odd form is still the server's word
+            self.error = _odd_chunk(payload)
             return
-        if new_tokens:
-            if self.first_s is None:
-                self.first_s = at_s
-            self.last_s = at_s
-            self._counted_tokens += new_tokens
-        # Without token ids a chunk of several tokens was counted as one: the usage puts the sum right.
-        self.tokens = max(self.tokens, self._counted_tokens, self._reported_tokens or 0)
+        if chunk.error is not None or chunk.object == "error":
+            self.error = _odd_chunk(payload)
+            return
+        if chunk.choices is None:
+            self.error = _unreadable(payload)
+            return
+        tokens = 0
+        for choice in chunk.choices:
+            if choice.finish_reason:
+                self.done = True
+            tokens += choice.tokens
+        if tokens:
+            self._arrived(tokens, at_s)
+        if chunk.usage is not None:
+            self._reported_tokens = chunk.usage.completion_tokens
+            self.prompt_tokens = chunk.usage.prompt_tokens
+            # Without token ids a chunk of several tokens was counted as one: the usage puts the sum right.
+            self.tokens = max(self.tokens, self._reported_tokens)
 
-    def _take_choice(self, choice: dict[str, Any]) -> int:
-        """The new tokens in one choice. Empty text is a token as well: half a character, or a special token."""
-        if choice.get("finish_reason"):
-            self.done = True
-        token_ids = choice.get("token_ids")
-        return 1 if token_ids is None else len(token_ids)
+    def _arrived(self, tokens: int, at_s: float) -> None:
+        """A chunk with tokens."""
+        if self.last_s is None:
+            self.first_s = at_s
+        elif tokens == 1:
+            self.gaps_s.append(at_s - self.last_s)
+        else:
+            self.gaps_s.extend([(at_s - self.last_s) / tokens] * tokens)
+        self.last_s = at_s
+        self._counted_tokens += tokens
+        if self._counted_tokens > self.tokens:
+            self.tokens = self._counted_tokens
+
+
+def _odd_chunk(payload: bytes) -> str:
+    """The server's error message in a chunk that is no part of an answer, or the chunk itself."""
+    try:
+        body = json.loads(payload)
+    except (ValueError, RecursionError):
+        return _unreadable(payload)
+    is_error = isinstance(body, dict) and (body.get("error") is not None or body.get("object") == "error")
+    return error_message(body) if is_error else _unreadable(payload)
+
+
+def _unreadable(payload: bytes) -> str:
+    return "unreadable chunk: " + _clip(payload.decode("utf-8", "replace"))
 
 
 def error_message(body: Any) -> str:

@@ -20,6 +20,8 @@ from tunetui.load.answer import Answer, http_error
 from tunetui.load.endpoint import Endpoint, connect_error
 
 MAX_ERROR_BYTES = 64 * 1024
+RETRIED_STATUSES = (429, 502, 503, 504)
+BACKOFF_S, MOST_BACKOFF_S = 0.5, 8.0  # before the first retry, twice as long before each further one; or Retry-After
 MAX_WARM = 16  # connections that may be opened ahead of their requests at a time
 
 
@@ -38,8 +40,8 @@ class Stream:
     """One request under way, then its result: `outcome`, `error` and `ended_s` are set when it ends."""
 
     __slots__ = (
-        "answer", "client", "connecting", "connection", "deadline", "ended_s", "error", "outcome", "pooled", "request",
-        "sent_s",
+        "answer", "backing_off", "client", "connecting", "connection", "deadline", "ended_s", "error", "outcome",
+        "pooled", "request", "retries", "sent_s", "told_first", "told_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, client: Client) -> None:
@@ -53,6 +55,10 @@ class Stream:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.deadline: asyncio.TimerHandle | None = None
+        self.backing_off: asyncio.TimerHandle | None = None  # before it is sent again
+        self.retries = 0
+        self.told_first = False  # what the report has said of it
+        self.told_tokens = 0
         self.pooled = False  # on a connection that waited in the pool, and that may have been closed meanwhile
 
     def cancel(self) -> None:
@@ -64,8 +70,6 @@ class Listener(Protocol):
     """Who is told what becomes of the streams of a client."""
 
     def stream_sent(self, stream: Stream) -> None: ...
-    def stream_first(self, stream: Stream) -> None: ...
-    def stream_tokens(self, count: int) -> None: ...
     def stream_ended(self, stream: Stream) -> None: ...
 
 
@@ -81,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._answered = False
         self._status = 0
         self._error_body = b""
+        self._retry_after_s: float | None = None
         self._complete = False
         self._reusable = False
 
@@ -93,7 +98,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._stream = stream
         self._answered = self._complete = False
-        self._status, self._error_body = 0, b""
+        self._status, self._error_body, self._retry_after_s = 0, b"", None
         body = stream.request.body
         self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
 
@@ -138,20 +143,27 @@ class Connection(asyncio.Protocol):
         if not self._answered and stream.pooled:
             self._client.resend(stream)
         elif isinstance(exc, ssl.SSLError):
-            self._client.end(stream, Outcome.FAILED, f"TLS error: {exc.reason}", now_s)
+            self._client.fail(stream, f"TLS error: {exc.reason}", now_s)
         elif not self._status:
-            self._client.end(stream, Outcome.FAILED, "the connection was closed before an answer", now_s)
+            self._client.fail(stream, "the connection was closed before an answer", now_s)
         elif exc is not None and not stream.answer.done:
-            self._client.end(stream, Outcome.FAILED, "connection reset during the answer", now_s)
+            self._client.fail(stream, "connection reset during the answer", now_s)
         else:
             self._settle(stream, now_s)
 
     def _settle(self, stream: Stream, at_s: float) -> None:
         """The answer is over: judge it."""
+        if self._status in RETRIED_STATUSES:
+            self._client.fail(stream, http_error(self._status, self._error_body), at_s, self._retry_after_s)
+            return
         failure = stream.answer.failure() if self._status == 200 else http_error(self._status, self._error_body)
         self._client.end(stream, Outcome.FAILED if failure else Outcome.OK, failure, at_s)
 
     # What the HTTP parser calls while it is fed.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after" and value.strip().isdigit():
+            self._retry_after_s = float(value)
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -162,7 +174,7 @@ class Connection(asyncio.Protocol):
         if stream is None:
             return
         if self._status == 200:
-            self._client.received(stream, data, self._at_s)
+            stream.answer.feed(data, self._at_s)
         elif len(self._error_body) < MAX_ERROR_BYTES:
             self._error_body += data
 
@@ -173,12 +185,17 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Sends requests to one endpoint. A stream has `timeout_s` from the call of `send` to its last byte."""
+    """Sends requests to one endpoint. A stream has `timeout_s` from the call of `send` to its last byte.
 
-    def __init__(self, target: Endpoint, timeout_s: float, listener: Listener) -> None:
+    With `retries` one that fails before its first token, for a reason that may pass, is sent again after a pause, with
+    a `timeout_s` of its own: it stays one request, timed from its first schedule.
+    """
+
+    def __init__(self, target: Endpoint, timeout_s: float, listener: Listener, retries: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self._target = target
         self._timeout_s = timeout_s
+        self._retries = retries
         self._listener = listener
         self._idle: list[Connection] = []  # the last one in is the first one out: it is the least likely to be stale
         self._warming: set[asyncio.Task[None]] = set()
@@ -186,15 +203,18 @@ class Client:
     def send(self, request: Request) -> Stream:
         """Send now: at once on an idle connection, else as soon as a new one stands."""
         stream = Stream(request, self)
+        self._start(stream)
+        return stream
+
+    def _start(self, stream: Stream) -> None:
         stream.deadline = self._loop.call_later(self._timeout_s, self._time_out, stream)
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
                 stream.pooled = True
                 self._post(stream, connection)
-                return stream
+                return
         stream.connecting = self._loop.create_task(self._connect_and_post(stream))
-        return stream
 
     def warm(self, count: int) -> None:
         """Have `count` idle connections, so that the next requests need not wait for a handshake."""
@@ -213,15 +233,6 @@ class Client:
 
     # What connections and streams call.
 
-    def received(self, stream: Stream, data: bytes, at_s: float) -> None:
-        answer = stream.answer
-        was_waiting = answer.first_s is None
-        count = answer.feed(data, at_s)
-        if was_waiting and answer.first_s is not None:
-            self._listener.stream_first(stream)
-        if count:
-            self._listener.stream_tokens(count)
-
     def release(self, connection: Connection, stream: Stream, reusable: bool) -> None:
         stream.connection = None
         if reusable and connection.usable:
@@ -238,25 +249,42 @@ class Client:
         stream.pooled = False
         stream.connecting = self._loop.create_task(self._connect_and_post(stream))
 
+    def fail(self, stream: Stream, error: str, at_s: float, retry_after_s: float | None = None) -> None:
+        """End it as failed, or send it again where that was asked for and it has shown no token yet."""
+        if stream.outcome is not None:
+            return
+        if stream.retries >= self._retries or stream.answer.first_s is not None:
+            self.end(stream, Outcome.FAILED, error, at_s)
+            return
+        self._let_go(stream)
+        pause_s = BACKOFF_S * 2**stream.retries if retry_after_s is None else retry_after_s
+        stream.retries += 1
+        stream.answer, stream.pooled = Answer(), False
+        stream.backing_off = self._loop.call_later(min(pause_s, MOST_BACKOFF_S), self._start, stream)
+
     def end(self, stream: Stream, outcome: Outcome, error: str, at_s: float) -> None:
         """End a stream once; a connection that it still holds is closed."""
         if stream.outcome is not None:
             return
         stream.outcome, stream.error, stream.ended_s = outcome, error, at_s
-        if stream.deadline is not None:
-            stream.deadline.cancel()
-        if stream.connecting is not None:
-            stream.connecting.cancel()
+        self._let_go(stream)
+        self._listener.stream_ended(stream)
+
+    @staticmethod
+    def _let_go(stream: Stream) -> None:
+        """Stop its timers, and close the connection that it holds."""
+        for waiting in (stream.deadline, stream.backing_off, stream.connecting):
+            if waiting is not None:
+                waiting.cancel()
         if stream.connection is not None:
             stream.connection.abort()
             stream.connection = None
-        self._listener.stream_ended(stream)
 
     def _time_out(self, stream: Stream) -> None:
         if stream.answer.done and not stream.answer.failure():  # only the end of the HTTP message was owed
             self.end(stream, Outcome.OK, "", time.monotonic())
         else:
-            self.end(stream, Outcome.FAILED, f"timed out after {self._timeout_s:g} s", time.monotonic())
+            self.fail(stream, f"timed out after {self._timeout_s:g} s", time.monotonic())
 
     def _post(self, stream: Stream, connection: Connection) -> None:
         stream.connection = connection
@@ -277,7 +305,7 @@ class Client:
             connection = await self._connect()
         except OSError as error:
             stream.connecting = None
-            self.end(stream, Outcome.FAILED, connect_error(error), time.monotonic())
+            self.fail(stream, connect_error(error), time.monotonic())
             return
         stream.connecting = None
         if stream.outcome is not None:

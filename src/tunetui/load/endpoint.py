@@ -1,4 +1,4 @@
-"""Where completions are posted: the URL read into host, port, TLS and request head, and why one cannot connect.
+"""Where requests are posted: the URL read into host, port, TLS and request head, and why one cannot connect.
 
 It opens no connection.
 """
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where completions are posted, with the request head up to the content length."""
+    """Where requests are posted, with the request head up to the content length."""
 
     host: str
     port: int
@@ -21,8 +21,8 @@ class Endpoint:
     head: bytes
 
 
-def endpoint(url: str, api_key: str = "") -> Endpoint:
-    """The completions endpoint below `url`, which may have a path. Raises ValueError naming what is wrong."""
+def endpoint(url: str, api_key: str = "", chat: bool = False) -> Endpoint:
+    """The completions or chat endpoint below `url`, which may have a path. Raises ValueError naming what is wrong."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"cannot use the URL {url!r}: write http://host:port or https://host:port")
@@ -30,7 +30,7 @@ def endpoint(url: str, api_key: str = "") -> Endpoint:
         raise ValueError("the URL or the API key holds characters that no HTTP header can carry")
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     lines = [
-        f"POST {parts.path.rstrip('/')}/v1/completions HTTP/1.1",
+        f"POST {parts.path.rstrip('/')}/v1/{'chat/completions' if chat else 'completions'} HTTP/1.1",
         f"Host: {parts.netloc.rpartition('@')[2]}",
         "Content-Type: application/json",
         "Accept: text/event-stream",

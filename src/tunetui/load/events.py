@@ -100,8 +100,6 @@ def read_event(event: dict[str, Any]) -> Event:
 
 def read_sample(row: list[Any]) -> Sample:
     """A row of `samples` in a batch, whose order is that of Sample's fields."""
-    episode, index, scheduled_s, sent_s, first_s, last_s, prompt_tokens, output_tokens, outcome, ended_s, error = row
-    return Sample(
-        episode, index, scheduled_s, sent_s, first_s, last_s, prompt_tokens, output_tokens, Outcome(outcome), ended_s,
-        error,
-    )  # fmt: skip
+    *moments, outcome, ended_s, error, retries, bins = row
+    counts = tuple((number, count) for number, count in bins)
+    return Sample(*moments, Outcome(outcome), ended_s, error, retries, counts)  # type: ignore[call-arg]

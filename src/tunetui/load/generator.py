@@ -7,21 +7,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tunetui.core.workload import EpisodePlan
+import msgspec
+
+from tunetui.core.workload import EpisodePlan, Material
 from tunetui.load.events import Died, Event, read_event
 
 READY_S = 30.0
 STOP_S = 2.0
 STDERR_LINES = 50
+LEAD_S = 0.1  # an open loop starts this long after it is asked for, so that its first bodies are built in time
 MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go, what prompts are made of (ids for completions, words for chats), and how patient one is."""
+
+    url: str
+    model: str
+    material: Material
+    chat: bool = False
+    timeout_s: float = 600.0
+    retries: int = 0
+    return_token_ids: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which requests of an episode a process sends: every `count`-th, from number `first` on; and when it starts."""
+
+    first: int = 0
+    count: int = 1
+    base_s: float = 0.0
+
+    def of(self, most: int) -> int:
+        """This process's part of `most` things."""
+        return len(range(self.first, most, self.count))
 
 
 class GeneratorGoneError(RuntimeError):
@@ -45,16 +75,8 @@ class LoadGenerator:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    async def start(
-        self,
-        *,
-        url: str,
-        model: str,
-        token_ids: Sequence[int],
-        timeout_s: float = 600.0,
-        return_token_ids: bool = True,
-    ) -> None:
-        """Start the process and point it at `url`. The API key is taken from the environment (TUNETUI_API_KEY).
+    async def start(self, target: Target) -> None:
+        """Start the process and point it at `target`. The API key is taken from the environment (TUNETUI_API_KEY).
 
         Raises GeneratorGoneError if it does not come up.
         """
@@ -72,38 +94,39 @@ class LoadGenerator:
         if not self._ready.is_set():
             await self.stop()
             raise GeneratorGoneError("the load process did not start: " + " / ".join(list(self._stderr)[-3:]))
-        await self.configure(
-            url=url, model=model, token_ids=token_ids, timeout_s=timeout_s, return_token_ids=return_token_ids
-        )
+        await self.configure(target)
 
-    async def configure(
-        self,
-        *,
-        url: str,
-        model: str,
-        token_ids: Sequence[int],
-        timeout_s: float = 600.0,
-        return_token_ids: bool = True,
-    ) -> None:
+    async def configure(self, target: Target) -> None:
         """Point it at another server or model. Refused (an event) while requests are under way: drain first."""
-        await self._command(
-            op="configure", url=url, model=model, token_ids=list(token_ids), timeout_s=timeout_s,
-            return_token_ids=return_token_ids,
-        )  # fmt: skip
+        await self._command(op="configure", **asdict(target))
 
-    async def episode(self, plan: EpisodePlan, *, episode_id: int, prompt_seed: Sequence[int]) -> None:
-        """Start `plan` where the running episode's arrivals end, or now; it replaces one that still waits.
+    async def episode(
+        self,
+        plan: EpisodePlan,
+        *,
+        episode_id: int,
+        prompt_seed: Sequence[int],
+        share: Share | None = None,
+        max_in_flight: int | None = None,
+    ) -> None:
+        """Start `plan`, or this process's share of it, where the running episode's arrivals end, or now.
 
-        Equal `prompt_seed` gives equal prompts; use a fresh one for every episode, or the prefix cache will answer.
+        It replaces one that still waits. Equal `prompt_seed` gives equal prompts; use a fresh one for every episode, or
+        the prefix cache will answer. In an open loop what would exceed `max_in_flight` is dropped.
         """
-        if plan.load.open_loop:
-            timing: dict[str, Any] = {"mode": "open", "arrivals_s": plan.arrivals_s}
+        share = share or Share(base_s=time.monotonic() + LEAD_S)
+        mine = slice(share.first, None, share.count)
+        command: dict[str, Any] = {
+            "id": episode_id, "prompt_tokens": plan.prompt_tokens[mine], "output_tokens": plan.output_tokens[mine],
+            "prompt_seed": tuple(prompt_seed), "first_index": share.first, "stride": share.count,
+            "block_tokens": plan.block_tokens, "blocks": plan.blocks[mine], "texts": plan.texts[mine],
+        }  # fmt: skip
+        if plan.load.concurrency is not None:
+            command |= {"mode": "closed", "concurrency": share.of(plan.load.concurrency)}
         else:
-            timing = {"mode": "closed", "concurrency": plan.load.concurrency}
-        await self._command(
-            op="episode", id=episode_id, prompt_tokens=plan.prompt_tokens, output_tokens=plan.output_tokens,
-            prompt_seed=list(prompt_seed), **timing,
-        )  # fmt: skip
+            command |= {"mode": "open", "arrivals_s": plan.arrivals_s[mine], "span_s": plan.arrivals_s[-1]}
+            command |= {"base_s": share.base_s, "max_in_flight": max_in_flight and share.of(max_in_flight)}
+        await self._command(op="episode", **command)
 
     async def drain(self, cancel: Literal["unstarted", "all", "none"]) -> int:
         """Stop arrivals, drop the episodes and cancel streams; returns how many are still in flight."""
@@ -150,7 +173,7 @@ class LoadGenerator:
         if process is None or process.stdin is None or process.returncode is not None:
             raise GeneratorGoneError(self._how_it_ended())
         try:
-            process.stdin.write(json.dumps(command, separators=(",", ":")).encode() + b"\n")
+            process.stdin.write(msgspec.json.encode(command) + b"\n")
             await process.stdin.drain()
         except (OSError, RuntimeError) as error:
             raise GeneratorGoneError(self._how_it_ended()) from error
@@ -164,7 +187,7 @@ class LoadGenerator:
         """Read the process until it has ended, then tell so."""
         try:
             await asyncio.gather(self._read_stdout(process), self._read_stderr(process))
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
             self._stderr.append(f"the load process wrote what cannot be read: {error!r}")
         finally:
             if process.returncode is None and not self._stopping:
@@ -181,7 +204,7 @@ class LoadGenerator:
     async def _read_stdout(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            self._take(json.loads(line))
+            self._take(msgspec.json.decode(line))
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None

@@ -1,5 +1,7 @@
 """When requests leave: episodes in an open loop (at their arrival times) or a closed one (so many streams at a time).
 
+An open loop may have a cap of streams in flight: what would exceed it is dropped, and counts as failed.
+
 It draws no arrivals (the plan brings them) and reads no answers.
 """
 
@@ -8,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from tunetui.core.sample import Outcome
 from tunetui.load.alarm import Alarm
 from tunetui.load.client import Client, Request, Stream
-from tunetui.load.prompts import PromptBook
+from tunetui.load.prompts import Prompt, PromptBook
 from tunetui.load.report import Report
 
 AHEAD_S = 0.2  # bodies are built this long before they are due
@@ -24,14 +29,27 @@ BUILD_TOKEN_S = 3e-7
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Requests to send: open loop where `concurrency` is None. Raises ValueError where the parts do not fit."""
+    """This process's requests of an episode: open loop where `concurrency` is None.
+
+    Request i of these is number `first_index + i * stride` of the episode. It starts at `base_s` (monotonic seconds),
+    or where the one before ends, `span_s` after its base; whichever is later. Raises ValueError where the parts do
+    not fit.
+    """
 
     id: int
     prompt_tokens: tuple[int, ...]
     output_tokens: tuple[int, ...]
     prompt_seed: tuple[int, ...]
+    base_s: float = 0.0
     arrivals_s: tuple[float, ...] = ()
+    span_s: float = 0.0
     concurrency: int | None = None
+    first_index: int = 0
+    stride: int = 1
+    max_in_flight: int | None = None
+    block_tokens: int = 0
+    blocks: tuple[tuple[int, ...], ...] = ()
+    texts: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         size = len(self.prompt_tokens)
@@ -39,12 +57,26 @@ class Episode:
             raise ValueError(f"episode {self.id}: prompt and output lengths must be equally many, and at least one")
         if min(self.prompt_tokens) < 1 or min(self.output_tokens) < 1:
             raise ValueError(f"episode {self.id}: lengths must be 1 or more")
-        if self.concurrency is not None and self.concurrency < 1:
-            raise ValueError(f"episode {self.id}: the concurrency must be 1 or more")
+        if any(column and len(column) != size for column in (self.blocks, self.texts)):
+            raise ValueError(f"episode {self.id}: blocks and texts must be as many as the lengths")
+        for name in ("concurrency", "max_in_flight"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ValueError(f"episode {self.id}: {name} must be 1 or more")
         if self.concurrency is None:
             gaps_s = zip((0.0, *self.arrivals_s), self.arrivals_s, strict=False)
             if len(self.arrivals_s) != size or not all(before <= after for before, after in gaps_s):
                 raise ValueError(f"episode {self.id}: there must be one arrival for each request, in rising order")
+
+    def index(self, i: int) -> int:
+        """The number in the episode of request `i` here."""
+        return self.first_index + i * self.stride
+
+    def prompt(self, i: int) -> Prompt:
+        """What request `i` here asks."""
+        return Prompt(
+            self.prompt_tokens[i], self.output_tokens[i], self.texts[i] if self.texts else None,
+            self.blocks[i] if self.blocks else (), self.block_tokens,
+        )  # fmt: skip
 
 
 class Run:
@@ -71,8 +103,10 @@ class Run:
 
     @property
     def end_s(self) -> float | None:
-        """When the last request is scheduled to leave; the next episode starts there."""
-        return self.due_s(self.size - 1)
+        """When the last request of the whole episode leaves, from whatever process; the next one starts then."""
+        if self.base_s is None or self.episode.concurrency is not None:
+            return None
+        return self.base_s + max(self.episode.span_s, self.episode.arrivals_s[-1])
 
 
 class Schedule:
@@ -86,6 +120,7 @@ class Schedule:
         self._current: Run | None = None
         self._queued: Run | None = None
         self._active: set[Stream] = set()
+        self._last_end_s = 0.0  # of the episode that was sent last
         self._alarm = Alarm(self._step)
         self._soon: asyncio.Handle | None = None
 
@@ -94,8 +129,8 @@ class Schedule:
         return len(self._active)
 
     @property
-    def awaiting(self) -> int:
-        return sum(stream.answer.first_s is None for stream in self._active)
+    def active(self) -> Iterable[Stream]:
+        return self._active
 
     def configure(self, client: Client, prompts: PromptBook) -> None:
         """Send to another endpoint from now on. Raises ValueError while anything is under way."""
@@ -110,7 +145,7 @@ class Schedule:
         if self._client is None:
             raise ValueError("configure before the first episode")
         if self._current is None:
-            self._begin(Run(episode, None), time.monotonic())
+            self._begin(Run(episode, None), max(episode.base_s or time.monotonic(), self._last_end_s))
         else:
             self._queued = Run(episode, self._current.end_s)
         self._again()
@@ -120,6 +155,7 @@ class Schedule:
         if cancel not in ("unstarted", "all", "none"):
             raise ValueError(f"cannot drain {cancel!r}: write unstarted, all or none")
         self._current = self._queued = None
+        self._last_end_s = 0.0
         self._alarm.cancel()
         for stream in list(self._active):
             if cancel == "all" or (cancel == "unstarted" and stream.answer.first_s is None):
@@ -130,12 +166,6 @@ class Schedule:
 
     def stream_sent(self, stream: Stream) -> None:
         self._report.sent(stream)
-
-    def stream_first(self, stream: Stream) -> None:
-        self._report.first(stream)
-
-    def stream_tokens(self, count: int) -> None:
-        self._report.tokens(count)
 
     def stream_ended(self, stream: Stream) -> None:
         self._active.discard(stream)
@@ -170,17 +200,28 @@ class Schedule:
 
     def _send(self, run: Run) -> None:
         assert self._client is not None
-        index = run.sent
-        due_s = run.due_s(index)
-        request = Request(run.episode.id, index, due_s, run.episode.prompt_tokens[index], run.ready.popleft())
+        due_s, episode, body = run.due_s(run.sent), run.episode, run.ready.popleft()
+        request = Request(episode.id, episode.index(run.sent), due_s, episode.prompt_tokens[run.sent], body)
         run.sent += 1
-        self._active.add(self._client.send(request))
+        if episode.max_in_flight is not None and self.in_flight >= episode.max_in_flight:
+            self._drop(request, episode.max_in_flight)
+        else:
+            self._active.add(self._client.send(request))
         if run.sent == run.size:
-            self._report.exhausted(run.episode.id)
+            end_s = run.end_s
+            self._last_end_s = end_s or 0.0
+            self._report.exhausted(episode.id)
             self._current = None
             if self._queued is not None:
                 following, self._queued = self._queued, None
-                self._begin(following, time.monotonic() if due_s is None else due_s)
+                self._begin(following, end_s or time.monotonic())
+
+    def _drop(self, request: Request, cap: int) -> None:
+        assert self._client is not None
+        stream = Stream(request, self._client)
+        stream.outcome, stream.error = Outcome.FAILED, f"dropped: {cap} requests were in flight"
+        stream.ended_s = time.monotonic()
+        self._report.ended(stream)
 
     def _begin(self, run: Run, base_s: float) -> None:
         run.base_s = base_s
@@ -198,12 +239,10 @@ class Schedule:
             run = self._queued
         if run.built == run.size or not self._wants_body(run, now_s + AHEAD_S):
             return False
-        index, episode = run.built, run.episode
-        prompt_tokens = episode.prompt_tokens[index]
-        if next_due_s is not None and now_s + BUILD_S + BUILD_TOKEN_S * prompt_tokens > next_due_s:
+        episode, prompt = run.episode, run.episode.prompt(run.built)
+        if next_due_s is not None and now_s + BUILD_S + BUILD_TOKEN_S * prompt.tokens > next_due_s:
             return False
-        body = self._prompts.body(episode.prompt_seed, index, prompt_tokens, episode.output_tokens[index])
-        run.ready.append(body)
+        run.ready.append(self._prompts.body(episode.prompt_seed, episode.index(run.built), prompt))
         run.built += 1
         if episode.concurrency is None:
             self._client.warm(len(run.ready))

@@ -28,6 +28,15 @@ class EventParser:
 
         Raises EventTooLargeError when an unfinished event holds more than `max_bytes`.
         """
+        if (
+            not self._held_bytes
+            and data.count(b"\n") == 2
+            and data[:6] == b"data: "
+            and data[-2:] == b"\n\n"
+            and data[-3:-2] != b"\r"
+        ):
+            self._check(len(data))
+            return [data[6:-2]] if len(data) > 8 else []  # what nearly every piece is: one whole event
         events: list[bytes] = []
         if b"\n" in data:
             if self._pieces:

@@ -16,6 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import msgspec
+
+from tunetui.core.workload import Material
 from tunetui.load.client import Client
 from tunetui.load.endpoint import endpoint
 from tunetui.load.prompts import PromptBook
@@ -47,7 +50,7 @@ class Output(asyncio.BaseProtocol):
 
     def emit(self, event: dict[str, Any]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+            self._transport.write(msgspec.json.encode(event) + b"\n")
 
 
 class Worker:
@@ -85,8 +88,7 @@ class Worker:
         self._loop.call_later(due_s - time.monotonic(), self._beat, due_s)
 
     def _emit_batch(self) -> None:
-        schedule = self._schedule
-        self._output.emit(self._report.take_batch(time.monotonic(), schedule.in_flight, schedule.awaiting))
+        self._output.emit(self._report.take_batch(time.monotonic(), self._schedule.active))
 
     async def _read_commands(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -118,9 +120,10 @@ class Worker:
                 raise ValueError(f"unknown command {other!r}")
 
     def _configure(self, command: dict[str, Any]) -> None:
-        target = endpoint(command["url"], os.environ.get(KEY_VARIABLE, "").strip())
-        prompts = PromptBook(command["model"], command["token_ids"], command.get("return_token_ids", True))
-        client = Client(target, float(command.get("timeout_s", 600)), self._schedule)
+        chat = bool(command["chat"])
+        target = endpoint(command["url"], os.environ.get(KEY_VARIABLE, "").strip(), chat)
+        prompts = PromptBook(command["model"], Material(**command["material"]), chat, command["return_token_ids"])
+        client = Client(target, float(command["timeout_s"]), self._schedule, int(command["retries"]))
         self._schedule.configure(client, prompts)
         gc.collect()
         gc.freeze()  # the words of the prompt book live as long as the process: no collection need look at them
@@ -131,13 +134,22 @@ def read_episode(command: dict[str, Any]) -> Episode:
     mode = command["mode"]
     if mode not in ("open", "closed"):
         raise ValueError(f"unknown mode {mode!r}: write open or closed")
+    cap = command.get("max_in_flight")
     return Episode(
         id=int(command["id"]),
         prompt_tokens=tuple(command["prompt_tokens"]),
         output_tokens=tuple(command["output_tokens"]),
         prompt_seed=tuple(command["prompt_seed"]),
+        base_s=float(command.get("base_s", 0.0)),
         arrivals_s=tuple(command["arrivals_s"]) if mode == "open" else (),
+        span_s=float(command.get("span_s", 0.0)),
         concurrency=int(command["concurrency"]) if mode == "closed" else None,
+        first_index=int(command.get("first_index", 0)),
+        stride=int(command.get("stride", 1)),
+        max_in_flight=None if cap is None else int(cap),
+        block_tokens=int(command.get("block_tokens", 0)),
+        blocks=tuple(command.get("blocks", ())),
+        texts=tuple(command.get("texts", ())),
     )
 
 

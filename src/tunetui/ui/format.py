@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tunetui.core.ceilings import Lowering
 from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point, format_memory, restart_reason
+from tunetui.core.load import Load
 from tunetui.core.memory import rest_bytes, share_at
-from tunetui.core.workload import Load
 
 KNOB_LABELS = {
     Knob.SEQS: "max-num-seqs",
