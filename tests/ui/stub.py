@@ -31,7 +31,7 @@ BYTES_FACTS = replace(FACTS, memory_flag=MemoryFlag.KV_BYTES, ceiling=replace(FA
 
 
 def result(metric: Metric, verdict: Verdict, limit_s: float) -> ObjectiveResult:
-    return ObjectiveResult(metric, limit_s, verdict, 90, 10, 400, 0 if verdict is not Verdict.UNDECIDED else 300)
+    return ObjectiveResult(metric, limit_s, verdict, 90, 10, 400, 0 if verdict is not Verdict.UNDECIDED else 300, 0.9)
 
 
 def measurement(ttft: Verdict = Verdict.PASS, tpot: Verdict = Verdict.PASS, suspect: str = "") -> Measurement:
@@ -40,8 +40,8 @@ def measurement(ttft: Verdict = Verdict.PASS, tpot: Verdict = Verdict.PASS, susp
     return Measurement(
         episode=1, counted=400, judged=164,
         objectives=(result(Metric.TTFT, ttft, 0.6), result(Metric.TPOT, tpot, 0.08)),
-        verdict=overall, on_the_line=False, good=90, ttft_s=0.412, tpot_s=0.0651, ttft_from_send_s=0.4,
-        mean_e2el_s=1.0, output_tokens_per_s=2090.4, requests_per_s=14.0, goodput_rps=13.5, window_s=30.0, failed=0,
+        verdict=overall, on_the_line=False, good=90, attainment=0.9, ttft_s=0.412, tpot_s=0.0651, ttft_from_send_s=0.4,
+        mean_e2el_s=1.0, output_tokens_per_s=2090.4, requests_per_s=14.0, goodput_rps=13.5, goodput_tokens_per_s=1900.0, window_s=30.0, failed=0,
         cancelled=0, one_token_answers=0, lateness_p99_s=0.0, suspect=suspect,
     )  # fmt: skip
 

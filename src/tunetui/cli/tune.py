@@ -14,16 +14,28 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunetui import __version__
-from tunetui.cli.options import SERVER, USAGE, Parser, Refused, is_url
+from tunetui.cli.options import (
+    SERVER,
+    USAGE,
+    Parser,
+    Refused,
+    add_goal_options,
+    add_load_options,
+    fit_to,
+    is_url,
+    load_from,
+    refuse_counts,
+    workload_from,
+)
 
 if TYPE_CHECKING:
     from tunetui.drive.settings import Settings
 
-MOST = 1_000_000  # requests, sequences or tokens: more is a slip of the finger
 
 EPILOG = """\
 examples:
@@ -65,35 +77,15 @@ def parser() -> argparse.ArgumentParser:
         help="most tokens of a step reachable without a restart (default 8192, or the model's length up to 16384)",
     )
     goal = made.add_argument_group("objective")
-    goal.add_argument(
-        "--slo",
-        nargs="+",
-        default=["ttft:600", "tpot:80"],
-        metavar="KEY:MS",
-        help="objectives in milliseconds, KEY ttft, tpot or e2el (default ttft:600 tpot:80)",
-    )
-    goal.add_argument(
-        "--percentile", type=int, default=95, choices=(50, 90, 95, 99), help="where they must hold (default 95)"
-    )
+    add_goal_options(goal, ["ttft:600", "tpot:80"], "(default ttft:600 tpot:80)")
     load = made.add_argument_group("load")
-    load.add_argument("--rate", type=float, metavar="R", help="open loop: Poisson arrivals at R requests/s (default 4)")
-    load.add_argument(
-        "--concurrency",
-        type=int,
-        metavar="C",
-        help="closed loop: C streams, each sending its next request when the last ended",
-    )
-    load.add_argument(
-        "--prompt-tokens", default="64-512", metavar="N", help="256, 64-512, or a mix 100@0.8,4000@0.2 (default 64-512)"
-    )
-    load.add_argument("--output-tokens", default="32-256", metavar="N", help="in the same form (default 32-256)")
+    add_load_options(load, "open loop: R requests/s (default 4)")
     load.add_argument(
         "--episode-requests",
         type=int,
         metavar="N",
         help="requests judged in an episode (default: enough for 20 bad ones, 400 for P95)",
     )
-    load.add_argument("--seed", type=int, default=0, help="of arrivals and lengths (default 0)")
     made.add_argument(
         "--sessions-dir",
         type=Path,
@@ -116,9 +108,9 @@ def main(words: Sequence[str]) -> int:
 
 def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Settings:
     """The session asked for. Raises Refused with one sentence and the next step."""
-    from tunetui.core.load import Load, WorkloadError
+    from tunetui.core.load import WorkloadError
     from tunetui.core.slo import SloError, parse_slo
-    from tunetui.core.workload import Workload, default_episode_requests, parse_lengths
+    from tunetui.core.workload import default_episode_requests
     from tunetui.drive.settings import Settings
     from tunetui.engine.command import CommandError, GivenFlags, VllmNotFound, find_vllm, read_flags
 
@@ -126,11 +118,8 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
         raise Refused("give --model MODEL to start vLLM, or --url URL to attach to one that runs (see --help)", USAGE)
     try:
         slo = parse_slo(options.slo, options.percentile)
-        if options.rate is not None and options.concurrency is not None:
-            raise WorkloadError("give either --rate or --concurrency, not both")
-        rate = options.rate if options.rate is not None or options.concurrency is not None else 4.0
-        load = Load(rate_rps=rate, concurrency=options.concurrency)
-        workload = Workload(parse_lengths(options.prompt_tokens), parse_lengths(options.output_tokens), options.seed)
+        load = load_from(options, default_rps=4.0)
+        workload = workload_from(options)
         given = read_flags(vllm_flags) if options.model else GivenFlags()
         command = find_vllm(options.vllm, os.environ) if options.model else None
     except (SloError, WorkloadError) as error:
@@ -143,11 +132,7 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
         raise Refused("vLLM flags after -- go with --model: an attached server has its own", USAGE)
     if not 0 < options.port < 65536:
         raise Refused(f"port {options.port} is not a port: give one from 1 to 65535", USAGE)
-    if options.seed < 0:
-        raise Refused("--seed must be 0 or more", USAGE)
-    for name in ("episode_requests", "max_num_seqs_ceiling", "max_num_batched_tokens_ceiling"):
-        if (value := getattr(options, name)) is not None and not 1 <= value <= MOST:
-            raise Refused(f"--{name.replace('_', '-')} must be from 1 to {MOST}", USAGE)
+    refuse_counts(options, "episode_requests", "max_num_seqs_ceiling", "max_num_batched_tokens_ceiling")
     settings = Settings(
         slo=slo,
         load=load,
@@ -160,28 +145,24 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
         url=(options.url or "").rstrip("/"),
         host=options.host,
         port=options.port,
+        timeout_s=options.timeout,
+        retries=options.retries,
+        max_in_flight=options.max_in_flight,
         ceiling_seqs=options.max_num_seqs_ceiling,
         ceiling_tokens=options.max_num_batched_tokens_ceiling,
     )
-    if not settings.attached:
-        refuse_contradiction(settings)
-    return settings
+    return settings if settings.attached else without_contradiction(settings, options.fit)
 
 
-def refuse_contradiction(settings: Settings) -> None:
+def without_contradiction(settings: Settings, fit: str | None) -> Settings:
     """What cannot be had together is a usage error now, not a failed start a minute later."""
     from tunetui.drive.settings import contradiction, model_length
 
     length = model_length(settings.model, settings.given)
-    longest = settings.workload.prompt.largest + settings.workload.output.largest
-    if length is not None and longest > length:
-        raise Refused(
-            f"requests of up to {longest} tokens do not fit the model's {length}: "
-            "lower --prompt-tokens or --output-tokens",
-            USAGE,
-        )
+    settings = replace(settings, workload=fit_to(settings.workload, length, fit))
     if sentence := contradiction(settings):
         raise Refused(sentence, USAGE)
+    return settings
 
 
 def model_of(text: str) -> str:

@@ -6,13 +6,18 @@ It plans nothing (`workload` does) and says nothing about load other than this e
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass
-from statistics import fmean
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from tunetui.core.requests import CANCELLED, FAILED, OK, OPEN, Requests
 from tunetui.core.sample import Outcome, Sample
 from tunetui.core.slo import Metric, Slo, Verdict
 from tunetui.core.workload import EpisodePlan
+
+if TYPE_CHECKING:
+    from tunetui.core.requests import Mask, Seconds
 
 ON_THE_LINE = 0.01  # a share this close to the target is called ON THE LINE (MEASURES, Verdict on the episode)
 
@@ -28,12 +33,11 @@ class ObjectiveResult:
     missed: int
     applies_to: int
     left: int
+    share: float | None  # met, of those that are certain in the order of arrival; None where none is
 
-    @property
-    def share(self) -> float | None:
-        """The share met among those known, or None where none is known."""
-        known = self.met + self.missed
-        return self.met / known if known else None
+    def is_on_the_line(self, percent: int) -> bool:
+        """Whether the share of the whole episode is within a point of the target."""
+        return self.left == 0 and self.share is not None and abs(self.share - percent / 100) <= ON_THE_LINE + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Measurement:
     verdict: Verdict
     on_the_line: bool
     good: int
+    attainment: float | None  # the share that met every objective, of those that ended, in the order of arrival
     ttft_s: float | None
     tpot_s: float | None
     ttft_from_send_s: float | None
@@ -54,17 +59,14 @@ class Measurement:
     output_tokens_per_s: float
     requests_per_s: float
     goodput_rps: float
+    goodput_tokens_per_s: float
     window_s: float
     failed: int
     cancelled: int
     one_token_answers: int
     lateness_p99_s: float | None
     suspect: str = ""
-
-    @property
-    def attainment(self) -> float | None:
-        """The share of judged requests that met every objective."""
-        return self.good / self.judged if self.judged else None
+    overload: str = ""  # why waiting grows without bound: the verdict is FAIL then
 
     @property
     def complete(self) -> bool:
@@ -84,140 +86,152 @@ def curtailed(met: int, missed: int, total: int, share: float) -> tuple[Verdict,
     return Verdict.UNDECIDED, total - met - missed
 
 
-def percentile(values: list[float], percent: float) -> float | None:
-    """`numpy.percentile`, linear, of per-request values; None for none."""
+def percentile(values: Sequence[float] | Seconds, percent: float) -> float | None:
+    """`numpy.percentile`, linear, of per-request values; those that are NaN do not count. None for none."""
     import numpy as np  # here, not above: the first paint must not wait for it
 
-    return float(np.percentile(values, percent)) if values else None
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    return float(np.percentile(known, percent)) if known.size else None
 
 
 class Episode:
-    """Gathers one episode's requests. Cut requests (the first turnover) are left out of everything but throughput."""
+    """Gathers one episode's requests. Cut requests (the first turnover) are left out of everything but throughput.
+
+    What it holds is fixed with the plan: a few numbers a request, and counts.
+    """
 
     def __init__(self, number: int, plan: EpisodePlan, slo: Slo) -> None:
         self.number = number
         self.plan = plan
+        self.requests = Requests(plan.size)
+        self.counted = slice(plan.cut, plan.size)
+        self.itl_bins: Counter[int] = Counter()
         self._slo = slo
-        self._samples: dict[int, Sample] = {}
-        self._scheduled: dict[int, float] = {}
-        self._first: dict[int, float] = {}
-        self._ends: deque[tuple[float, bool]] = deque()
-        self._tokens: deque[tuple[float, int]] = deque()
+        self._can_have_tpot = [tokens >= 2 for tokens in plan.output_tokens[self.counted]]
+        self._window = _Window()
         self.window_start_s: float | None = None
         self.ended_s: float | None = None
 
     # -- what comes in --------------------------------------------------------------------------------------------
 
     def sent(self, index: int, scheduled_s: float) -> None:
-        self._scheduled[index] = scheduled_s
+        self.requests.sent(index, scheduled_s)
         if index >= self.plan.cut and self.window_start_s is None:
             self.window_start_s = scheduled_s
 
     def first_token(self, index: int, first_s: float) -> None:
-        self._first[index] = first_s
+        self.requests.first_token(index, first_s)
 
     def add(self, sample: Sample) -> None:
-        self._samples[sample.index] = sample
-        if sample.first_s is not None:
-            self._first[sample.index] = sample.first_s
         self.sent(sample.index, sample.scheduled_s)
-        if self.ended_s is None and len(self._samples) == self.plan.size:
-            self.ended_s = max(s.ended_s for s in self._samples.values())
+        self.requests.add(sample)
+        if sample.index >= self.plan.cut and sample.outcome is Outcome.OK:
+            for number, count in sample.itl_bins:
+                self.itl_bins[number] += count
+        if self.ended_s is None and self.requests.ended == self.plan.size:
+            self.ended_s = float(self.requests.ended_s.max())
 
     def arrived(self, time_s: float, tokens: int) -> None:
         """Output tokens that arrived up to `time_s` since the call before, of any request."""
-        if tokens:
-            self._tokens.append((time_s, tokens))
+        if self._in_window(time_s):
+            self._window.tokens += tokens
 
     def finished(self, sample: Sample) -> None:
         """A request of any episode ended: it counts for throughput in the window."""
-        if sample.outcome is not Outcome.CANCELLED:
-            self._ends.append((sample.ended_s, sample.good(self._slo)))
+        if sample.outcome is not Outcome.CANCELLED and self._in_window(sample.ended_s):
+            self._window.requests += 1
+            if sample.good(self._slo):
+                self._window.good += 1
+                self._window.good_tokens += sample.output_tokens
+
+    def _in_window(self, time_s: float) -> bool:
+        start_s, end_s = self.window_start_s, self.ended_s
+        return start_s is not None and start_s < time_s and (end_s is None or time_s <= end_s)
+
+    def close_at(self, size: int) -> None:
+        """No more than the first `size` requests were sent: only these are judged."""
+        size = max(min(size, self.plan.size), self.plan.cut)
+        self.plan = replace(self.plan, counted=size - self.plan.cut)
+        self.counted = slice(self.plan.cut, size)
+        self._can_have_tpot = self._can_have_tpot[: self.plan.counted]
+        if self.requests.ended == size and size:
+            self.ended_s = float(self.requests.ended_s[:size].max())
 
     # -- what can be said -----------------------------------------------------------------------------------------
 
     def _judge(self, metric: Metric, limit_s: float, now_s: float) -> ObjectiveResult:
         """Each counted request that is certain: ended, or its first token already over the limit."""
-        met = missed = 0
-        total = self.plan.counted
-        for index in range(self.plan.cut, self.plan.size):
-            sample = self._samples.get(index)
-            if sample is not None and sample.outcome is Outcome.CANCELLED:
-                total -= 1
-                continue
-            if metric is Metric.TPOT and self.plan.output_tokens[index] < 2:
-                total -= 1
-                continue
-            if sample is not None:
-                met, missed = (met, missed + 1) if sample.meets(metric, limit_s) is False else (met + 1, missed)
-            elif metric is Metric.TTFT and index in self._scheduled:
-                known = self._first.get(index)
-                if (known if known is not None else now_s) - self._scheduled[index] > limit_s:
-                    missed += 1
-                elif known is not None:
-                    # Met so far, but the stream may still break: only its end makes it good.
-                    continue
-        verdict, left = curtailed(met, missed, total, self._slo.share)
-        return ObjectiveResult(metric, limit_s, verdict, met, missed, total, left)
+        import numpy as np
+
+        requests, rows = self.requests, self.counted
+        outcome = requests.outcome[rows]
+        applies = outcome != CANCELLED
+        if metric is Metric.TPOT:
+            applies &= np.asarray(self._can_have_tpot)
+        met = requests.met(metric, limit_s, rows)
+        missed = ~met & (outcome != OPEN)
+        if metric is Metric.TTFT:
+            missed |= (outcome == OPEN) & requests.is_over(limit_s, now_s, rows)
+        met, missed = met & applies, missed & applies
+        count, bad, total = int(met.sum()), int(missed.sum()), int(applies.sum())
+        verdict, left = curtailed(count, bad, total, self._slo.share)
+        # In the order of arrival up to the first that is not certain: short answers end first, and would flatter.
+        known = slice(0, _first_false(met | missed | ~applies))
+        share = _share(int(met[known].sum()), int(missed[known].sum()))
+        return ObjectiveResult(metric, limit_s, verdict, count, bad, total, left, share)
 
     def measure(self, now_s: float) -> Measurement:
         """The episode as it stands at `now_s` (monotonic seconds)."""
         objectives = tuple(self._judge(o.metric, o.limit_s, now_s) for o in self._slo.objectives)
-        known = [self._samples[i] for i in range(self.plan.cut, self.plan.size) if i in self._samples]
-        cancelled = sum(s.outcome is Outcome.CANCELLED for s in known)
-        kept = [s for s in known if s.outcome is not Outcome.CANCELLED]
-        answered = [s for s in kept if s.outcome is Outcome.OK]
-        ttft = [
-            first_s - self._scheduled[i]
-            for i, first_s in self._first.items()
-            if i >= self.plan.cut and i in self._scheduled and not self._ended_badly(i)
-        ]
-        lateness = percentile([s.lateness_s for s in kept if s.lateness_s is not None], 99)
-        e2el = [s.e2el_s for s in answered if s.e2el_s is not None]
-        window_s, tokens, ends = self._throughput(now_s)
+        requests, rows = self.requests, self.counted
+        outcome = requests.outcome[rows]
+        ok, cancelled = outcome == OK, int((outcome == CANCELLED).sum())
+        judged = int((outcome != OPEN).sum()) - cancelled
+        good = self.good()
+        known = slice(0, _first_false(outcome != OPEN))
+        in_order = int(((outcome == OK) | (outcome == FAILED))[known].sum())
+        percent = self._slo.percentile
+        lateness = percentile(requests.lateness_s(rows)[outcome != CANCELLED], 99)
+        e2el = requests.e2el_s(rows)[ok]
+        window_s = self._window_s(now_s)
         return Measurement(
             episode=self.number,
             counted=self.plan.counted - cancelled,
-            judged=len(kept),
+            judged=judged,
             objectives=objectives,
             verdict=_overall(objectives),
-            on_the_line=any(
-                o.share is not None and abs(o.share - self._slo.share) <= ON_THE_LINE + 1e-9 and o.left == 0
-                for o in objectives
-            )
-            and len(kept) >= self.plan.counted - cancelled,
-            good=sum(s.good(self._slo) for s in kept),
-            ttft_s=percentile(ttft, self._slo.percentile),
-            tpot_s=percentile([s.tpot_s for s in answered if s.tpot_s is not None], self._slo.percentile),
-            ttft_from_send_s=percentile(
-                [s.ttft_from_send_s for s in answered if s.ttft_from_send_s is not None], self._slo.percentile
-            ),
-            mean_e2el_s=fmean(e2el) if e2el else None,
-            output_tokens_per_s=tokens / window_s if window_s else 0.0,
-            requests_per_s=len(ends) / window_s if window_s else 0.0,
-            goodput_rps=sum(ends) / window_s if window_s else 0.0,
+            on_the_line=judged >= self.plan.counted - cancelled and any(o.is_on_the_line(percent) for o in objectives),
+            good=int(good.sum()),
+            attainment=_share(int(good[known].sum()), in_order - int(good[known].sum())),
+            ttft_s=percentile(requests.ttft_s(rows)[ok | (outcome == OPEN)], percent),
+            tpot_s=percentile(requests.tpot_s(rows)[ok], percent),
+            ttft_from_send_s=percentile(requests.ttft_from_send_s(rows)[ok], percent),
+            mean_e2el_s=float(e2el.mean()) if e2el.size else None,
+            output_tokens_per_s=self._window.tokens / window_s if window_s else 0.0,
+            requests_per_s=self._window.requests / window_s if window_s else 0.0,
+            goodput_rps=self._window.good / window_s if window_s else 0.0,
+            goodput_tokens_per_s=self._window.good_tokens / window_s if window_s else 0.0,
             window_s=window_s,
-            failed=sum(s.outcome is Outcome.FAILED for s in kept),
+            failed=int((outcome == FAILED).sum()),
             cancelled=cancelled,
-            one_token_answers=sum(s.output_tokens == 1 for s in answered),
+            one_token_answers=int((ok & (requests.output_tokens[rows] == 1)).sum()),
             lateness_p99_s=lateness,
             suspect=self._suspect(lateness),
         )
 
-    def _ended_badly(self, index: int) -> bool:
-        sample = self._samples.get(index)
-        return sample is not None and sample.outcome is not Outcome.OK
+    def good(self) -> Mask:
+        """Which counted requests ended well and met every objective, shape (counted,)."""
+        good: Mask = self.requests.outcome[self.counted] == OK
+        for objective in self._slo.objectives:
+            good = good & self.requests.met(objective.metric, objective.limit_s, self.counted)
+        return good
 
-    def _throughput(self, now_s: float) -> tuple[float, int, list[bool]]:
-        """Window in seconds, tokens that arrived and requests that ended in it (True: good)."""
+    def _window_s(self, now_s: float) -> float:
         if self.window_start_s is None:
-            return 0.0, 0, []
-        start_s, end_s = self.window_start_s, self.ended_s if self.ended_s is not None else now_s
-        window_s = max(end_s - start_s, 0.0)
-        if window_s < 0.5:  # too little to divide by
-            return 0.0, 0, []
-        tokens = sum(n for time_s, n in self._tokens if start_s < time_s <= end_s)
-        return window_s, tokens, [good for time_s, good in self._ends if start_s < time_s <= end_s]
+            return 0.0
+        window_s = (self.ended_s if self.ended_s is not None else now_s) - self.window_start_s
+        return window_s if window_s >= 0.5 else 0.0  # less is too little to divide by
 
     def _suspect(self, lateness_p99_s: float | None) -> str:
         """A late generator makes the numbers suspect (MEASURES, generator lateness)."""
@@ -226,6 +240,25 @@ class Episode:
         if lateness_p99_s is not None and lateness_p99_s > bound_s:
             return f"the load generator was late: P99 {lateness_p99_s * 1000:.1f} ms, allowed {bound_s * 1000:.1f} ms"
         return ""
+
+
+@dataclass(slots=True)
+class _Window:
+    """What arrived and ended between the first counted request and the end of the last one."""
+
+    tokens: int = 0
+    requests: int = 0
+    good: int = 0
+    good_tokens: int = 0
+
+
+def _share(met: int, missed: int) -> float | None:
+    return met / (met + missed) if met + missed else None
+
+
+def _first_false(mask: Mask) -> int:
+    """The number of entries before the first that is False."""
+    return mask.size if mask.all() else int(mask.argmin())
 
 
 def _overall(objectives: tuple[ObjectiveResult, ...]) -> Verdict:

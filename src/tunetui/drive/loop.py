@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from contextlib import suppress
-from typing import Literal
 
 from tunetui.core.episode import Measurement
 from tunetui.core.load import Load
@@ -20,7 +19,7 @@ from tunetui.drive.settings import Settings
 from tunetui.engine.server_api import ServerApi
 from tunetui.load.events import Batch, Died, Event, Exhausted, Refused, Started
 from tunetui.load.fleet import STREAM_TOKENS_PER_S, Fleet, processes_for
-from tunetui.load.generator import GeneratorGoneError, Target
+from tunetui.load.generator import Cancel, GeneratorGoneError, Target
 
 WARM_UP_BATCH = 16
 WARM_UP_LIMIT_S = 90.0
@@ -35,6 +34,7 @@ class LoadLoop:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.load: Load = settings.load
+        self.episode_requests = settings.episode_requests
         self.meter = Meter(settings.slo)
         self.died = ""
         self._target: Target | None = None
@@ -193,8 +193,10 @@ class LoadLoop:
 
     def plan(self) -> EpisodePlan:
         """The episode of the present load; its cut is fixed the first time this load is used."""
-        counted = self._settings.episode_requests
-        cut = self._cuts.setdefault(self.load, turnover(self.load, self._mean_e2el_s, counted))
+        counted = self.episode_requests
+        cut = self._settings.cut
+        if cut is None:
+            cut = self._cuts.setdefault(self.load, turnover(self.load, self._mean_e2el_s, counted))
         return plan_episode(self._settings.workload, self.load, cut, counted)
 
     async def begin(self) -> None:
@@ -228,12 +230,13 @@ class LoadLoop:
                 plan, episode_id=self._number, prompt_seed=seed, max_in_flight=self._settings.max_in_flight
             )
 
-    async def drain(self, cancel: Literal["unstarted", "all"]) -> None:
-        """Stop arrivals; cancel requests without a token ("unstarted") or all. A process that does not answer dies."""
+    async def drain(self, cancel: Cancel) -> None:
+        """Stop arrivals; cancel requests without a token ("unstarted"), all or none. A process that does not answer
+        dies."""
         async with self._lock:
             await self._drain(cancel)
 
-    async def _drain(self, cancel: Literal["unstarted", "all"]) -> None:
+    async def _drain(self, cancel: Cancel) -> None:
         self._queued = None
         if self._generator is None or self.died:
             return
@@ -254,7 +257,7 @@ class LoadLoop:
         if newest is None or not self._sending or self.died or self._lock.locked():
             return
         async with self._lock:  # at once, for it is free: a step that comes meanwhile waits for it, and then drains
-            if not (self.load.open_loop and self.meter.awaiting > max(32, self._settings.episode_requests // 4)):
+            if not (self.load.open_loop and self.meter.awaiting > max(32, self.episode_requests // 4)):
                 if self._queued != newest:
                     self._queued = newest
                     await self._send(self.plan())
@@ -268,5 +271,4 @@ class LoadLoop:
 
     def measurement(self, now_s: float) -> Measurement | None:
         """The shown episode as it stands, or None where none is being counted."""
-        shown = self.meter.shown
-        return shown.measure(now_s) if shown is not None and self._sending else None
+        return self.meter.measurement(now_s) if self._sending else None

@@ -40,6 +40,7 @@ class Settings:
     grace_s: float = 6.0  # TERM to KILL; a vLLM that is up goes in under a second, one that is starting ignores TERM
     timeout_s: float = 600.0  # of a request
     retries: int = 0
+    cut: int | None = None  # requests that an episode leaves out at its start; None: one turnover
     max_in_flight: int | None = None
     ceiling_seqs: int | None = None
     ceiling_tokens: int | None = None

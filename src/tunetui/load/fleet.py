@@ -10,11 +10,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from tunetui.core.workload import EpisodePlan
 from tunetui.load.events import Batch, Died, Event, Exhausted, Started
-from tunetui.load.generator import LEAD_S, LoadGenerator, Share, Target
+from tunetui.load.generator import LEAD_S, Cancel, LoadGenerator, Share, Target
 
 TOKENS_PER_S = 15_000  # of one process, at which it takes less than half of a core
 REQUESTS_PER_S = 500
@@ -72,7 +71,7 @@ class Fleet:
                 max_in_flight=max_in_flight,
             )  # fmt: skip
 
-    async def drain(self, cancel: Literal["unstarted", "all", "none"]) -> int:
+    async def drain(self, cancel: Cancel) -> int:
         self._sending.clear()
         return sum(await asyncio.gather(*(generator.drain(cancel) for generator in self._generators)))
 

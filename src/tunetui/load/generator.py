@@ -24,6 +24,7 @@ from tunetui.load.events import Died, Event, read_event
 READY_S = 30.0
 STOP_S = 2.0
 STDERR_LINES = 50
+Cancel = Literal["unstarted", "all", "none"]  # of the requests in flight: those without a token, all or none
 LEAD_S = 0.1  # an open loop starts this long after it is asked for, so that its first bodies are built in time
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
@@ -128,7 +129,7 @@ class LoadGenerator:
             command |= {"base_s": share.base_s, "max_in_flight": max_in_flight and share.of(max_in_flight)}
         await self._command(op="episode", **command)
 
-    async def drain(self, cancel: Literal["unstarted", "all", "none"]) -> int:
+    async def drain(self, cancel: Cancel) -> int:
         """Stop arrivals, drop the episodes and cancel streams; returns how many are still in flight."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._drains.append(answer)
