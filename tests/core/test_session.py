@@ -19,9 +19,11 @@ START = Session(model="m", slo=parse_slo(["ttft:600"]), load=Load(4.0), point=A,
 def measurement(verdict: Verdict, judged: int = 10) -> Measurement:
     result = ObjectiveResult(Metric.TTFT, 0.6, verdict, 9, 1, 10, 0, 0.9)
     return Measurement(
-        episode=1, counted=10, judged=judged, objectives=(result,), verdict=verdict, on_the_line=False, good=9, attainment=0.9,
+        episode=1, counted=10, judged=judged, objectives=(result,), verdict=verdict, on_the_line=False, good=9,
+        attainment=0.9,
         ttft_s=0.5, tpot_s=None, ttft_from_send_s=0.5, mean_e2el_s=1.0, output_tokens_per_s=10.0, requests_per_s=1.0,
-        goodput_rps=0.9, goodput_tokens_per_s=9.0, window_s=10.0, failed=0, cancelled=0, one_token_answers=0, lateness_p99_s=0.0,
+        goodput_rps=0.9, goodput_tokens_per_s=9.0, window_s=10.0, failed=0, cancelled=0, one_token_answers=0,
+        lateness_p99_s=0.0,
     )  # fmt: skip
 
 

@@ -218,7 +218,7 @@ GOOD_RECORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(GOOD_RECORDS, st.lists(RECORDS, max_size=2), st.booleans())
 def test_any_records(good: dict[str, object], records: list[dict[str, object]], as_list: bool) -> None:
     whole = [good] * 200 + [good | record for record in records] + records

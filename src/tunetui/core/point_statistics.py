@@ -73,13 +73,23 @@ class Statement:
         return min(known, key=lambda i: i.low + i.high) if known and len(known) == len(intervals) else None
 
 
+@dataclass(frozen=True, slots=True)
+class PointView:
+    """All that a screen can show of a point beyond its episode."""
+
+    statement: Statement
+    ttft: Distribution
+    tpot: Distribution
+    by_length: ByLength
+
+
 class PointStatistics:
     """Take the counted requests of each episode in the order of their arrival; look whenever you like."""
 
-    def __init__(self, slo: Slo) -> None:
-        self._slo = slo
+    def __init__(self, slo: Slo, variability: float = 1.0) -> None:
+        """`variability` of the load, as GeneralAttainment takes it."""
         count = max(len(slo.objectives), 1)
-        self._general = [(o, GeneralAttainment(slo.share, count)) for o in slo.objectives]
+        self._general = [(o, GeneralAttainment(slo.share, count, variability=variability)) for o in slo.objectives]
         self._closing: list[Closing] = []
         self._recent: list[NDArray[np.float64]] = []  # columns: prompt tokens, TTFT, TPOT, E2EL, good
         self.requests = 0
@@ -121,6 +131,12 @@ class PointStatistics:
         if (worst := statement.worst) and (not self._closing or self._closing[-1].requests != worst.requests):
             self._closing.append(Closing(worst.requests, worst.low, worst.high))
         return Statement(self.requests, tuple(general), statement.verdict, tuple(self._closing))
+
+    def view(self, utilization: float | None) -> PointView:
+        """What can be said and shown now."""
+        return PointView(
+            self.look(utilization), self.distribution(Metric.TTFT), self.distribution(Metric.TPOT), self.by_length()
+        )
 
     def distribution(self, metric: Metric) -> Distribution:
         """The latencies of the newest requests, log-spaced over what was seen."""

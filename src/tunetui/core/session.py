@@ -12,6 +12,7 @@ from tunetui.core.ceilings import Lowering
 from tunetui.core.episode import ChartPoint, Measurement
 from tunetui.core.knobs import EngineFacts, Point, Step
 from tunetui.core.load import Load
+from tunetui.core.point_statistics import PointView
 from tunetui.core.slo import Slo, Verdict
 
 CHART_POINTS = 900
@@ -117,6 +118,7 @@ class Session:
     errors: int = 0
     last_error: str = ""
     measurement: Measurement | None = None
+    point_view: PointView | None = None
     decided: Measurement | None = None
     chart: tuple[ChartPoint, ...] = ()
     marks: tuple[float, ...] = ()
@@ -218,6 +220,7 @@ class Ticked:
     in_flight: int
     errors: int
     last_error: str
+    point_view: PointView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,7 @@ def fold(session: Session, event: Event) -> Session:
                 start_expected_s=expected_s,
                 failure=(),
                 measurement=None,
+                point_view=None,
                 decided=None,
                 restart=None,
                 step_state=StepState.NONE,
@@ -301,7 +305,7 @@ def fold(session: Session, event: Event) -> Session:
         case LoadChanged(load, paused, allowed):
             return replace(session, load=load, paused=paused, load_allowed=allowed)
         case EpisodeReset():
-            return replace(session, measurement=None, decided=None)
+            return replace(session, measurement=None, point_view=None, decided=None)
         case Ticked():
             return _ticked(session, event)
         case Measured(row):
@@ -327,6 +331,7 @@ def _asked(session: Session, time_s: float, point: Point, undo: bool) -> Session
         step_settled_s=None,
         restart=None,
         measurement=None,
+        point_view=None,
         decided=None,
     )
 
@@ -358,6 +363,7 @@ def _ticked(session: Session, tick: Ticked) -> Session:
         session,
         chart=chart,
         measurement=tick.measurement,
+        point_view=tick.point_view,
         decided=decided,
         engine=tick.engine,
         in_flight=tick.in_flight,

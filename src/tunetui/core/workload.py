@@ -7,6 +7,7 @@ the same load.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,19 @@ def turnover(load: Load, mean_e2el_s: float, counted: int) -> int:
         return 0
     wanted = math.ceil(load.rate_rps * mean_e2el_s) if load.rate_rps is not None else load.concurrency or 0
     return min(max(wanted, 1), max(1, counted // 2))
+
+
+def variability(plan: EpisodePlan) -> float:
+    """How much more than a Poisson stream of requests of CV 1 this one makes a queue vary, as GeneralAttainment needs
+    it: (CV^2 of the gaps + CV^2 of the lengths) / 2, of the lengths that vary more."""
+    import numpy as np
+
+    def cv2(values: Sequence[float]) -> float:
+        drawn = np.asarray(values, dtype=float)
+        return float(drawn.var() / drawn.mean() ** 2) if drawn.size > 1 and drawn.mean() > 0 else 0.0
+
+    gaps = np.diff(plan.arrivals_s)
+    return (cv2(gaps.tolist()) + max(cv2(plan.prompt_tokens), cv2(plan.output_tokens))) / 2
 
 
 def features(plan: EpisodePlan) -> dict[str, float | int | str]:

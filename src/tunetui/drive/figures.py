@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 
 from tunetui.core import session as events
+from tunetui.core.point_statistics import PointView
 from tunetui.core.rows import certain, row_of, row_on_leaving
-from tunetui.core.session import Phase, Session
+from tunetui.core.session import EngineView, Phase, Session
 from tunetui.drive.loop import LoadLoop
 from tunetui.drive.observe import EngineObserver
 from tunetui.engine.control import LiveControl
@@ -47,12 +48,21 @@ class Figures:
                 meter.in_flight,
                 meter.errors,
                 meter.last_error,
+                self._point_view(view) if active and self._loop.sending else None,
             )
         )
         if self._observer.unanswered == UNANSWERED_TICKS and state.phase is Phase.ATTACHED:
             self._emit(events.Notice(now_s, "warning", f"no metrics from {state.model}: is the server still there?"))
         if active:
             self.record()
+
+    def _point_view(self, view: EngineView) -> PointView:
+        """Everything of the present point beyond its episode; in general only of an open loop (a closed one has no
+        queue whose busy periods the utilization could tell)."""
+        meter = self._loop.meter
+        if not self._observer.unanswered:
+            meter.utilization.add(view.running, view.kv_usage)
+        return meter.statistics.view(meter.utilization.mean if self._loop.load.open_loop else None)
 
     def record(self) -> None:
         """Put what is certain of the present point into the table: a complete episode, or one whose verdict is."""

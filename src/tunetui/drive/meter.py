@@ -13,7 +13,7 @@ from tunetui.core.point_statistics import PointStatistics
 from tunetui.core.sample import Outcome, Sample
 from tunetui.core.slo import Slo, Verdict
 from tunetui.core.utilization import Utilization
-from tunetui.core.workload import EpisodePlan
+from tunetui.core.workload import EpisodePlan, variability
 from tunetui.load.events import Batch
 
 KEPT_EPISODES = 4
@@ -41,6 +41,8 @@ class Meter:
 
     def expect(self, number: int, plan: EpisodePlan) -> None:
         """An episode that has been handed to the load process."""
+        if not self._plans:
+            self.statistics = PointStatistics(self._slo, variability(plan))
         self._plans[number] = plan
 
     def reset(self) -> None:
