@@ -33,6 +33,7 @@ class Script:
     piece_bytes: int = 0  # cut what is written into pieces of this size
     empty_last: bool = False  # the finish reason comes in a chunk without a token
     close_after: bool = False  # close the connection once it has been answered, without saying so
+    retry_after: int | None = None  # of a 503, in seconds
     fault: str = ""
     fault_after: int = 0
 
@@ -137,7 +138,8 @@ class SseServer:
             return False
         if script.fault == "503":
             message = json.dumps({"error": {"message": "the engine is asleep" + "." * 500}}).encode()
-            await write(b"HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%b" % (len(message), message))
+            wait = b"" if script.retry_after is None else b"Retry-After: %d\r\n" % script.retry_after
+            await write(b"HTTP/1.1 503 Busy\r\n%bContent-Length: %d\r\n\r\n%b" % (wait, len(message), message))
             return True
         await write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         await asyncio.sleep(script.first_delay_s)
@@ -167,7 +169,7 @@ class SseServer:
             await asyncio.sleep(script.gap_s)
             await event(_chunk(script, 0, "length"))
         if script.usage:
-            usage = {"prompt_tokens": len(served.body["prompt"]), "completion_tokens": served.tokens}
+            usage = {"prompt_tokens": len(served.body.get("prompt", ())), "completion_tokens": served.tokens}
             await event({"choices": [], "usage": usage})
         await event("[DONE]")
         await write(b"0\r\n\r\n")

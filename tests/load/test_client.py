@@ -262,3 +262,60 @@ def test_prompts_are_seeded() -> None:
 def test_no_ids_no_prompts() -> None:
     with pytest.raises(ValueError, match="nothing to make prompts of"):
         PromptBook("m", Material())
+
+
+async def tried(
+    server: SseServer, heard: Heard, retries: int, *faults: str, timeout_s: float = 5.0, retry_after: int | None = 0
+) -> Stream:
+    """One request to a server that breaks in these ways, one try after the other, and then answers."""
+    left = list(faults)
+    server.script = lambda body: Script(fault=left.pop(0) if left else "", retry_after=retry_after)
+    client = Client(endpoint(server.url), timeout_s, heard, retries)
+    stream = client.send(request())
+    await until(lambda: stream.outcome, 10)
+    client.close()
+    return stream
+
+
+async def test_a_retried_request_is_one_request_timed_from_its_first_send(server: SseServer, heard: Heard) -> None:
+    stream = await tried(server, heard, 3, "503", "503", retry_after=None)
+    assert (stream.outcome, stream.error, stream.retries, len(server.served)) == (Outcome.OK, "", 2, 3)
+    assert heard.sent == heard.ended == [stream]
+    assert stream.sent_s == pytest.approx(server.served[0].received_s, abs=0.01)
+    assert stream.answer.first_s is not None
+    assert stream.answer.first_s - server.served[0].received_s > 1.4  # pauses of 0.5 s and 1 s
+
+
+async def test_retries_end_and_the_last_error_stands(server: SseServer, heard: Heard) -> None:
+    stream = await tried(server, heard, 1, "503", "503", "503")
+    assert (stream.outcome, stream.retries, len(server.served)) == (Outcome.FAILED, 1, 2)
+    assert stream.error.startswith("HTTP 503")
+    assert heard.ended == [stream]
+
+
+async def test_a_request_that_timed_out_comes_again(server: SseServer, heard: Heard) -> None:
+    stream = await tried(server, heard, 1, "hang", timeout_s=0.3)
+    assert (stream.outcome, stream.retries) == (Outcome.OK, 1)
+
+
+async def test_what_has_shown_a_token_or_was_refused_for_good_is_not_sent_again(
+    server: SseServer, heard: Heard
+) -> None:
+    server.script = lambda body: Script(fault="reset", fault_after=2)
+    client = Client(endpoint(server.url), 5, heard, 3)
+    stream = client.send(request())
+    await until(lambda: stream.outcome)
+    client.close()
+    assert (stream.outcome, stream.retries, len(server.served)) == (Outcome.FAILED, 0, 1)
+
+
+async def test_a_stream_cancelled_before_its_retry_is_not_sent_again(server: SseServer, heard: Heard) -> None:
+    server.script = lambda body: Script(fault="503")
+    client = Client(endpoint(server.url), 5, heard, 3)
+    stream = client.send(request())
+    await until(lambda: stream.retries)
+    stream.cancel()
+    await asyncio.sleep(0.7)  # longer than the pause
+    client.close()
+    assert (stream.outcome, len(server.served)) == (Outcome.CANCELLED, 1)
+    assert heard.ended == [stream]

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -277,6 +277,45 @@ async def test_stop_ends_a_process_that_hangs(server: SseServer) -> None:
         assert 1.5 < time.monotonic() - before_s < 4
     assert parent.of(Died) == []
     assert parent.closed
+
+
+async def test_what_exceeds_the_cap_is_dropped_and_is_a_failure(server: SseServer) -> None:
+    server.script = lambda body: Script(first_delay_s=0.5)
+    async with running(server) as parent:
+        plan = open_plan([0.0, 0.01, 0.02, 0.03, 0.8])
+        await parent.generator.episode(plan, episode_id=1, prompt_seed=[1], max_in_flight=2)
+        await until(lambda: len(parent.samples) == 5)
+    ended = {sample.index: sample for sample in parent.samples}
+    assert [ended[i].outcome for i in range(5)] == [Outcome.OK] * 2 + [Outcome.FAILED] * 2 + [Outcome.OK]
+    assert ended[2].error == "dropped: 2 requests were in flight"
+    assert ended[2].sent_s is None
+    assert len(server.served) == 3
+
+
+async def test_prompts_share_the_blocks_of_the_plan_and_texts_are_sent(server: SseServer) -> None:
+    plan = replace(open_plan([0.0, 0.01], prompt=32), block_tokens=16, blocks=((1, 2), (1, 3)))
+    async with running(server) as parent:
+        await parent.generator.episode(plan, episode_id=1, prompt_seed=[1])
+        await until(lambda: len(parent.samples) == 2)
+        texts = replace(open_plan([0.0, 0.01]), texts=("why?", (("system", "be brief"), ("user", "how?"))))
+        await parent.generator.episode(texts, episode_id=2, prompt_seed=[1])
+        await until(lambda: len(parent.samples) == 4)
+    first, second, text, turns = (served.body["prompt"] for served in server.served)
+    assert first[:16] == second[:16]
+    assert first[16:] != second[16:]
+    assert (text, turns) == ("why?", "be brief\n\nhow?")
+
+
+async def test_a_chat_is_posted_to_its_own_address(server: SseServer) -> None:
+    async with running(server, chat=True) as parent:
+        await until(lambda: parent.batches)
+        material = Material(words=("one", "two"), tokens_per_word=1.0)
+        await parent.generator.configure(Target(server.url, "m", material, chat=True))
+        await parent.generator.episode(open_plan([0.0], prompt=6), episode_id=1, prompt_seed=[1])
+        await until(lambda: parent.samples)
+    assert server.served[0].path == "/v1/chat/completions"
+    assert len(server.served[0].body["messages"][0]["content"].split()) == 6
+    assert parent.samples[0].outcome is Outcome.OK
 
 
 @pytest.mark.parametrize("end", ["eof", "quit"])

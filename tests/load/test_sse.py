@@ -82,6 +82,10 @@ def choice(token_ids: object = "absent", finish: str | None = None, text: str = 
     return {"choices": [one], "usage": None}
 
 
+def delta(finish: str | None = None, token_ids: object = None, **parts: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": parts, "finish_reason": finish, "token_ids": token_ids}]}
+
+
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 7}}
 DONE = "[DONE]"
 # events at 1 s, 2 s, ...; then first_s, last_s, output tokens, failure
@@ -97,6 +101,12 @@ ANSWERS = {
     "neither end": ([choice([1]), USAGE], 1, 1, 7, "truncated stream"),
     "nothing at all": ([], None, None, 0, "truncated stream"),
     "no tokens": ([DONE], None, None, 0, "an answer without tokens"),
+    "a null error is none": ([choice([1]) | {"error": None}, DONE], 1, 1, 1, ""),
+    "a chat: the role is no token": ([delta(role="assistant", content=""), delta(content="a"), DONE], 2, 2, 1, ""),
+    "a chat: its last chunk is none": ([delta(content="a"), delta("stop", content=""), USAGE, DONE], 1, 1, 7, ""),
+    "a chat: reasoning is tokens": ([delta(reasoning="hm"), delta(reasoning_content="hm"), DONE], 1, 2, 2, ""),
+    "a chat: so are tool calls": ([delta(tool_calls=[{"index": 0}]), DONE], 1, 1, 1, ""),
+    "a chat: ids count before content": ([delta(content="", token_ids=[5, 6]), DONE], 1, 1, 2, ""),
     "an error": ([choice([1]), {"error": {"message": "dead"}}, DONE], 1, 1, 1, "dead"),
     "an error of the old form": ([{"object": "error", "message": "dead"}], None, None, 0, "dead"),
     "an error of text": ([{"error": "dead"}], None, None, 0, "dead"),
@@ -143,3 +153,25 @@ def test_an_answer_cut_at_any_byte_is_read_the_same_and_timed_by_the_last_piece_
 )
 def test_an_http_error_is_one_short_line(body: bytes, text: str) -> None:
     assert http_error(404, body) == text
+
+
+def test_gaps_are_shared_by_the_tokens_of_a_chunk() -> None:
+    answer = Answer()
+    for at_s, ids in ((1.0, [1]), (1.5, [2]), (1.6, []), (3.5, [3, 4]), (3.5, [5])):
+        answer.feed(f"data: {json.dumps(choice(ids))}\n\n".encode(), at_s)
+    assert answer.gaps_s == [0.5, 1.0, 1.0, 0.0]
+
+
+def test_the_servers_count_of_the_prompt_is_kept() -> None:
+    answer = Answer()
+    assert answer.prompt_tokens is None
+    answer.feed(f"data: {json.dumps(USAGE)}\n\n".encode(), 1.0)
+    assert answer.prompt_tokens == 9
+
+
+@given(st.binary(max_size=200))
+def test_no_chunk_can_raise(payload: bytes) -> None:
+    answer = Answer()
+    answer.feed(b"data: " + payload + b"\n\n", 1.0)
+    answer.feed(b'data: {"choices":[' + payload + b"]}\n\n", 2.0)
+    assert answer.failure()
