@@ -288,9 +288,16 @@ class Trailing:
 
     def first_token(self, time_s: float, ttft_s: float) -> None:
         self._ttft.append((time_s, ttft_s))
+        self._forget(self._ttft, time_s)
 
     def finished(self, time_s: float, tpot_s: float) -> None:
         self._tpot.append((time_s, tpot_s))
+        self._forget(self._tpot, time_s)
+
+    def _forget(self, entries: deque[tuple[float, float]], now_s: float) -> None:
+        """What has left the window: also while nobody looks, so that it holds no more than that."""
+        while entries and entries[0][0] < now_s - self._window_s:
+            entries.popleft()
 
     def clear(self) -> None:
         """Forget everything: a step's transient must not colour the next point."""
@@ -299,8 +306,7 @@ class Trailing:
 
     def at(self, now_s: float) -> ChartPoint:
         for entries in (self._ttft, self._tpot):
-            while entries and entries[0][0] < now_s - self._window_s:
-                entries.popleft()
+            self._forget(entries, now_s)
         return ChartPoint(
             now_s,
             percentile([v for _, v in self._ttft], self._percent),

@@ -1,0 +1,349 @@
+"""`tunetui measure` as its users run it: exit codes, figures that agree with the server's own log, and clean output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunetui import cli
+from tunetui.cli import measure
+from tunetui.cli.options import Refused
+from tunetui.core.load import Arrival, Load, Ramp
+from tunetui.core.slo import parse_slo
+from tunetui.core.workload import Workload, parse_lengths
+from tunetui.drive.loop import LoadLoop
+from tunetui.drive.settings import Settings
+from tunetui.engine.server_api import ServerApi
+
+SERVER = Path(__file__).parent / "load" / "scripted_server.py"
+
+
+@dataclass
+class Scripted:
+    """A scripted server in a process of its own."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def records(self) -> list[dict[str, Any]]:
+        """End it; what it did, in the order in which the requests came."""
+        self.process.terminate()
+        assert self.process.wait(20) == 0
+        return sorted(map(json.loads, self.log.read_text().splitlines()), key=lambda record: record["received_s"])
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[Callable[..., Scripted]]:
+    started: list[Scripted] = []
+
+    def start(*options: str) -> Scripted:
+        log = tmp_path / f"server-{len(started)}.log"
+        command = [sys.executable, str(SERVER), "--port", "0", "--log", str(log), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        started.append(Scripted(f"http://127.0.0.1:{process.stdout.readline().strip()}", process, log))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.process.kill()
+        server.process.wait()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tunetui", "measure", *words], capture_output=True, text=True, timeout=120
+    )
+
+
+BAD = [
+    ("", "how much load"),
+    ("--rate 0", "rate must be above 0"),
+    ("--rate 1 --concurrency 2", "not both"),
+    ("--rate 1 --ramp 1:2", "not both"),
+    ("--ramp 5", "FROM:TO"),
+    ("--arrival ramp", "--ramp FROM:TO"),
+    ("--rate 1 --arrival steps", "invalid choice"),
+    ("--rate 1 --burstiness 2 --arrival constant", "gamma"),
+    ("--rate 1 --burstiness 0", "burstiness"),
+    ("--concurrency 2 --arrival gamma", "need a request rate"),
+    ("--rate 1 --speed 2", "--speed"),
+    ("--rate 1 --requests 0", "--requests must be"),
+    ("--rate 1 --seconds 0", "--seconds must be"),
+    ("--rate 1 --warmup x", "--warmup"),
+    ("--rate 1 --seed -1", "--seed"),
+    ("--rate 1 --timeout 0", "--timeout"),
+    ("--rate 1 --retries -1", "--retries"),
+    ("--rate 1 --max-in-flight 0", "--max-in-flight"),
+    ("--rate 1 --slo ttft", "KEY:MS"),
+    ("--rate 1 --prompt-tokens x", "token count"),
+    ("--rate 1 --fit drop", "--trace"),
+    ("--trace /nowhere/trace", "/nowhere/trace"),
+    ("--trace x --prompt-tokens 5", "its own lengths"),
+    ("--rate 1 --url nowhere", "give a URL"),
+    ("--rate 1 --url http://192.0.2.1:8000", "--yes-load"),
+    ("--rate 1 --compare-rates 1,2", "leave out --rate"),
+    ("--compare-rates 1,x", "with commas"),
+    ("--compare-rates 1,0", "rate must be above 0"),
+    ("--rate 1 --json /nowhere/folder/x.json", "cannot write"),
+    ("--rate 1 --endpoint embeddings", "invalid choice"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), BAD)
+def test_bad_input_is_one_sentence_and_2(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["measure", *words.split()])
+    seen = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said in seen.err
+    assert seen.err.startswith("tunetui: ")
+    assert seen.err.count("\n") == 1
+    assert not seen.out
+
+
+def loads(*words: str) -> list[Load]:
+    return measure.settings_from(measure.parser().parse_args(words))[1]
+
+
+def test_loads_are_read() -> None:
+    assert loads("--rate", "5") == [Load(5.0)]
+    assert loads("--rate", "5", "--arrival", "constant") == [Load(5.0, arrival=Arrival.CONSTANT)]
+    assert loads("--rate", "5", "--burstiness", "0.5") == [Load(5.0, arrival=Arrival.GAMMA, burstiness=0.5)]
+    assert loads("--ramp", "2:9", "--arrival", "ramp") == [Load(2.0, ramp=Ramp(9.0))]
+    assert loads("--concurrency", "7") == [Load(concurrency=7)]
+    assert loads("--compare-rates", "1,2", "--arrival", "constant") == [
+        Load(rate, arrival=Arrival.CONSTANT) for rate in (1.0, 2.0)
+    ]
+
+
+def test_how_many_requests_there_are() -> None:
+    settings = measure.settings_from(measure.parser().parse_args(["--rate", "1"]))[0]
+    assert measure.requests_of(settings, Load(5.0), None, None) == 400
+    assert measure.requests_of(settings, Load(5.0), 7, None) == 7
+    assert measure.requests_of(settings, Load(5.0), None, 10.0) == 50
+    assert measure.requests_of(settings, Load(5.0, ramp=Ramp(15.0)), None, 10.0) == 100
+    assert measure.requests_of(settings, Load(concurrency=3), None, 2.0) == 120
+
+
+def test_no_server_is_3(tmp_path: Path) -> None:
+    done = run("--url", "http://127.0.0.1:9", "--rate", "1")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("tunetui: nothing answers at http://127.0.0.1:9")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_figures_are_the_servers_own(scripted: Callable[..., Scripted], tmp_path: Path) -> None:
+    server = scripted("--ttft-ms", "60", "--tpot-ms", "5", "--ttft-jitter", "0.5")
+    samples = tmp_path / "samples.jsonl"
+    done = run(
+        "--url", server.url, "--rate", "50", "--requests", "200", "--warmup", "20", "--prompt-tokens", "30-60",
+        "--output-tokens", "8-30", "--slo", "ttft:500", "tpot:50", "--json", "-", "--samples", str(samples),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert "50 rps poisson" in done.stderr
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    records = server.records()
+    assert len(records) == len(lines) == 220
+    assert [line["counted"] for line in lines] == [False] * 20 + [True] * 200
+    # In the order of arrival the server's log and the samples are the same requests.
+    for line, record in zip(lines, records, strict=True):
+        assert (line["prompt_tokens"], line["output_tokens"]) == (record["prompt_tokens"], record["tokens"])
+    counted = records[20:]
+    ttft_ms = [1000 * (r["first_s"] - r["received_s"]) for r in counted]
+    tpot_ms = [1000 * (r["last_s"] - r["first_s"]) / (r["tokens"] - 1) for r in counted]
+    # What a busy machine adds is allowed for here; benchmarks/measure_truth.py shows the exactness.
+    assert said["p95_ttft_from_send_ms"] == pytest.approx(np.percentile(ttft_ms, 95), abs=10)
+    assert said["median_ttft_from_send_ms"] == pytest.approx(np.median(ttft_ms), abs=5)
+    assert said["p95_tpot_ms"] == pytest.approx(np.percentile(tpot_ms, 95), abs=1.5)
+    assert said["mean_itl_ms"] == pytest.approx(5, abs=1)
+    assert (said["completed"], said["failed"], said["left_out"], said["verdict"]) == (200, 0, 20, "PASS")
+    assert said["total_output_tokens"] == sum(r["tokens"] for r in counted)
+    assert said["total_input_tokens"] == sum(r["prompt_tokens"] for r in counted)
+    span_s = max(r["last_s"] for r in counted) - counted[0]["received_s"]
+    assert said["duration"] == pytest.approx(span_s, abs=0.1)
+    assert said["request_throughput"] == pytest.approx(200 / span_s, rel=0.1)
+    assert said["output_throughput"] == pytest.approx(said["total_output_tokens"] / span_s, rel=0.1)
+    assert said["features"]["prompt_tokens_max"] <= 60
+    assert said["objectives"]["ttft"]["attainment"] == 1.0
+    assert said["generator_lateness_p99_ms"] < 50
+
+
+def test_names_are_those_of_vllm_bench_serve(scripted: Callable[..., Scripted]) -> None:
+    done = run("--url", scripted("--ttft-ms", "5", "--tpot-ms", "1").url, "--concurrency", "4", "--requests", "20",
+               "--output-tokens", "5", "--json", "-")  # fmt: skip
+    said = json.loads(done.stdout)
+    # As vLLM 0.32 writes them with --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 95,99.
+    names = {
+        "date", "backend", "endpoint_type", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
+        "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput",
+        "request_goodput", "output_throughput", "total_token_throughput",
+        *(f"{kind}_{metric}_ms" for kind in ("mean", "median", "std", "p95", "p99")
+          for metric in ("ttft", "tpot", "itl", "e2el")),
+    }  # fmt: skip
+    assert names <= set(said)
+    assert (said["max_concurrency"], said["request_rate"], said["verdict"]) == (4, "inf", None)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("slo", "code", "word"), [("ttft:1", 1, "FAIL"), ("ttft:5000", 0, "PASS")])
+def test_the_exit_code_is_the_verdict(scripted: Callable[..., Scripted], slo: str, code: int, word: str) -> None:
+    server = scripted("--ttft-ms", "20", "--tpot-ms", "2")
+    done = run("--url", server.url, "--rate", "40", "--requests", "40", "--output-tokens", "5", "--slo", slo)
+    assert done.returncode == code
+    assert f"verdict       {word} on this load" in done.stdout
+    assert all(len(line) < 80 for line in done.stdout.splitlines())
+
+
+def test_chats_are_measured_and_the_server_counts_their_prompts(scripted: Callable[..., Scripted]) -> None:
+    server = scripted("--ttft-ms", "20", "--tpot-ms", "2")
+    done = run("--url", server.url, "--concurrency", "3", "--requests", "20", "--warmup", "0", "--endpoint", "chat",
+               "--output-tokens", "6", "--json", "-")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said, records = json.loads(done.stdout), server.records()
+    assert said["completed"] == 20
+    assert said["total_output_tokens"] == 120
+    assert said["total_input_tokens"] == sum(record["prompt_tokens"] for record in records)
+
+
+def test_a_trace_is_replayed_with_its_times_and_lengths(scripted: Callable[..., Scripted], tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    offsets_ms = np.cumsum(rng.exponential(8.0, 300)).round().astype(int)
+    prompts, outputs = rng.integers(1, 400, 300), rng.integers(1, 20, 300)
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+        f"2024-05-10 00:00:{ms // 1000:02d}.{ms % 1000:03d}0000,{p},{o}\n"
+        for ms, p, o in zip(offsets_ms, prompts, outputs, strict=True)
+    ))  # fmt: skip
+    server = scripted("--ttft-ms", "20", "--tpot-ms", "2")
+    samples = tmp_path / "samples.jsonl"
+    done = run("--url", server.url, "--trace", str(trace), "--speed", "0.8", "--samples", str(samples))
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    scheduled_s = np.array([line["scheduled_s"] for line in lines])
+    assert np.allclose(np.diff(scheduled_s), np.diff(offsets_ms) / 1000 / 0.8, atol=1e-6)
+    assert np.percentile([line["sent_s"] - line["scheduled_s"] for line in lines], 90) < 0.02
+    records = server.records()[-300:]
+    assert [r["prompt_tokens"] for r in records] == prompts.tolist()
+    assert [r["tokens"] for r in records] == outputs.tolist()
+
+
+def test_requests_that_do_not_fit_are_clipped_or_dropped_and_said(
+    scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": i * 10, "input_length": 900 if i == 5 else 10, "output_length": 2} for i in range(20)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    server = scripted("--ttft-ms", "5", "--tpot-ms", "1", "--max-model-len", "100")
+    for fit, said, completed in (("clip", "1 clipped", 20), ("drop", "1 dropped", 19)):
+        done = run("--url", server.url, "--trace", str(trace), "--fit", fit, "--json", "-")
+        assert said in done.stderr
+        assert json.loads(done.stdout)["completed"] == completed
+    done = run("--url", server.url, "--rate", "5", "--prompt-tokens", "99", "--output-tokens", "9")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "do not fit the model's 100" in done.stderr
+
+
+def test_rates_are_compared_and_a_backlog_does_not_leak_into_the_next(scripted: Callable[..., Scripted]) -> None:
+    # Four slots of about 0.25 s: 16 requests/s are its capacity.
+    server = scripted("--ttft-ms", "50", "--tpot-ms", "10", "--slots", "4")
+    done = run("--url", server.url, "--compare-rates", "60,8", "--requests", "80", "--output-tokens", "20",
+               "--slo", "ttft:400", "--warmup", "0", "--json", "-")  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    crowded, quiet = json.loads(done.stdout)["runs"]
+    assert (crowded["verdict"], quiet["verdict"]) == ("FAIL", "PASS")
+    assert crowded["overload"].startswith("overloaded: ")
+    assert crowded["p95_ttft_ms"] > 1500
+    assert quiet["overload"] == ""
+    assert quiet["median_ttft_ms"] < 100
+    assert quiet["p99_ttft_ms"] < 1000
+
+
+async def test_a_step_to_a_lower_load_is_measured_without_what_the_one_before_left(
+    scripted: Callable[..., Scripted],
+) -> None:
+    """The session's own way from point to point: arrivals stop, the backlog is cancelled, the turnover is left out."""
+    server = scripted("--ttft-ms", "50", "--tpot-ms", "10", "--slots", "4")
+    settings = Settings(
+        slo=parse_slo(["ttft:400"]), load=Load(60.0), workload=Workload(parse_lengths("20"), parse_lengths("20")),
+        episode_requests=40, sessions_dir=Path(), url=server.url,
+    )  # fmt: skip
+    api, loop = ServerApi(server.url), LoadLoop(settings)
+    try:
+        await loop.point_at(server.url, "scripted", api)
+        await loop.warm_up(4)
+        await loop.begin()
+        async with asyncio.timeout(20):
+            while loop.meter.awaiting < 30:
+                await asyncio.sleep(0.02)
+        loop.hold()
+        await loop.drain("unstarted")
+        loop.load = Load(4.0)
+        await loop.begin()
+        async with asyncio.timeout(40):
+            while not (done := loop.meter.completed(0.0)):
+                await asyncio.sleep(0.05)
+    finally:
+        await loop.close()
+        await api.aclose()
+    # Alone on the server a request waits 50 ms; the backlog would have taken seconds to work off.
+    assert done[0].verdict.value == "PASS"
+    assert done[0].ttft_s is not None
+    assert done[0].ttft_s < 0.4
+    assert done[0].cancelled == 0
+
+
+def test_an_interrupt_ends_it_with_what_it_has(scripted: Callable[..., Scripted]) -> None:
+    server = scripted("--ttft-ms", "50", "--tpot-ms", "5")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tunetui", "measure", "--url", server.url, "--rate", "20", "--requests", "1000",
+         "--warmup", "0", "--output-tokens", "10", "--json", "-"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stderr is not None
+    assert child.stderr.readline().startswith("20 rps")
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(3)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 130, err
+    said = json.loads(out)
+    assert said["interrupted"] is True
+    assert 20 < said["completed"] < 200
+    assert said["num_prompts"] < 200
+
+
+def test_seconds_end_the_arrivals_and_every_answer_is_waited_for(scripted: Callable[..., Scripted]) -> None:
+    server = scripted("--ttft-ms", "50", "--tpot-ms", "5")
+    done = run("--url", server.url, "--concurrency", "8", "--seconds", "2", "--warmup", "0", "--output-tokens", "10",
+               "--json", "-")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["completed"] == said["num_prompts"] == len(server.records())
+    assert said["cancelled"] == said["failed"] == 0
+    assert 2 < said["duration"] < 3.5
+
+
+def test_a_model_that_is_not_served_is_named(scripted: Callable[..., Scripted]) -> None:
+    done = run("--url", scripted().url, "--rate", "1", "--model", "other")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "does not serve 'other', but scripted" in done.stderr
+
+
+def test_a_rate_list_that_is_empty_is_refused() -> None:
+    with pytest.raises(Refused, match="with commas"):
+        measure.rates_of("")
