@@ -12,9 +12,12 @@ TUNETUI_TEST_MODEL. The server's delays do not depend on the load, so errors are
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
+import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from both_sides import Job, Said, has_measure, ours, peer, vllm_python
 from scripted import ScriptedServer, Truth
@@ -75,6 +78,8 @@ def main() -> None:
     parser.add_argument("--ttft-jitter", type=float, default=0.1, help="+- this share of 200 ms, uniform")
     parser.add_argument("--side", choices=("tunetui", "vllm", "both"), default="both")
     options = parser.parse_args()
+    for folder in (sysconfig.get_path("purelib"), Path(__file__).parents[1] / "src"):
+        compileall.compile_dir(folder, quiet=2)  # pip has done so for the peer; uv has not, and it costs a second a run
     sides: dict[str, Callable[[Job], Said]] = {}
     if options.side != "vllm":
         if has_measure():

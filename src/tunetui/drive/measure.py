@@ -26,6 +26,7 @@ from tunetui.engine.metrics import MetricsError
 from tunetui.engine.server_api import ApiError, ServerApi
 
 TICK_S, FAST_TICK_S = 0.5, 0.05  # the second while it is being ended
+LOOK_S = 2.0  # between looks at the server's metrics, which cost it time too
 HIT_RATE_MARGIN = 0.02  # a prefix hit rate this much above the workload's own marks the measurement
 IDLE_WAIT_S = 60.0
 
@@ -98,6 +99,7 @@ class Measuring:
         self._loop = LoadLoop(settings)
         self._observer = EngineObserver()
         self._view = EngineView()
+        self._next_look_s = 0.0
         self._stop = asyncio.Event()
 
     def interrupt(self) -> None:
@@ -138,6 +140,7 @@ class Measuring:
         if episode is None or not episode.requests.ended:
             raise MeasureError("no request ended: there is nothing to report")
         episode.close_at(episode.requests.known)  # no more were sent
+        await self._look()
         result = self._result(load, episode, date)
         loop.hold()
         return result
@@ -148,12 +151,18 @@ class Measuring:
             await asyncio.sleep(FAST_TICK_S)
         self._raise_if_gone()
         loop, meter = self._loop, self._loop.meter
-        self._view = await self._observer.view(self._view, self._api, None, None)
-        if not self._observer.unanswered:
-            meter.utilization.add(self._view.running, self._view.kv_usage)
+        if time.monotonic() >= self._next_look_s:
+            await self._look()
         shown = meter.shown
         ended, total = (shown.requests.ended, shown.plan.size) if shown is not None else (0, loop.plan().size)
         self._show(Progress("", ended, total, meter.in_flight, meter.errors))
+
+    async def _look(self) -> None:
+        """Ask the server how busy it is."""
+        self._next_look_s = time.monotonic() + LOOK_S
+        self._view = await self._observer.view(self._view, self._api, None, None)
+        if not self._observer.unanswered:
+            self._loop.meter.utilization.add(self._view.running, self._view.kv_usage)
 
     def _raise_if_gone(self) -> None:
         self._loop.check()

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 
 from tunetui.load.sse import EventParser, EventTooLargeError
+from tunetui.load.template import Template, learned
 
 MAX_MESSAGE_CHARS = 200
+CHUNKS_TO_LEARN_FROM = 8  # after the first, which can hold what no other does
 
 
 class Delta(msgspec.Struct):
@@ -68,12 +70,14 @@ class Answer:
     """
 
     __slots__ = (
-        "_counted_tokens", "_events", "_reported_tokens", "done", "error", "first_s", "gaps_s", "last_s",
-        "prompt_tokens", "tokens",
+        "_counted_tokens", "_events", "_learning", "_reported_tokens", "_template", "done", "error", "first_s",
+        "gaps_s", "last_s", "prompt_tokens", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._events = EventParser()
+        self._template: Template | None = None
+        self._learning = CHUNKS_TO_LEARN_FROM
         self._reported_tokens: int | None = None
         self._counted_tokens = 0
         self.prompt_tokens: int | None = None  # as the server counts them
@@ -91,6 +95,10 @@ class Answer:
         """
         if self.error:
             return 0
+        at_boundary = not self._events.held_bytes
+        if self._template is not None and at_boundary and (count := self._template.tokens(data)):
+            self._arrived(count, at_s)
+            return count
         before = self.tokens
         try:
             for payload in self._events.feed(data):
@@ -99,6 +107,9 @@ class Answer:
                     break
         except EventTooLargeError as error:
             self.error = str(error)
+        if self._learning and before and at_boundary and self.tokens > before:
+            self._learning -= 1
+            self._template = learned(data) or self._template
         return self.tokens - before
 
     @property

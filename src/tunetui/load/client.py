@@ -288,9 +288,10 @@ class Client:
 
     def _post(self, stream: Stream, connection: Connection) -> None:
         stream.connection = connection
+        at_s = time.monotonic()  # before the write: the server may read it before the call returns
         connection.post(stream, self._target.head)
         if stream.sent_s is None:
-            stream.sent_s = time.monotonic()
+            stream.sent_s = at_s
             self._listener.stream_sent(stream)
 
     async def _connect(self) -> Connection:

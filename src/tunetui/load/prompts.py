@@ -6,11 +6,10 @@ It sends nothing and keeps no body.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from tunetui.core.workload import Material
 
@@ -53,7 +52,7 @@ class PromptBook:
         else:
             words = self._drawn(prompt_seed, index, prompt)
             asked = "[" + ",".join(words) + "]" if self._as_ids else json.dumps(self._given(" ".join(words)))
-        limits = f',"max_tokens":{prompt.output_tokens},"min_tokens":{prompt.output_tokens}'
+        limits = f',"max_tokens":{prompt.output_tokens}'
         return (self._head + asked + limits + self._tail).encode()
 
     def _given(self, text: str | Sequence[Sequence[str]]) -> Any:
@@ -78,9 +77,9 @@ class PromptBook:
 
     def _some(self, seed: list[int], tokens: int, most: int | None = None) -> list[str]:
         """Words of `tokens` tokens, of which at most `most` are given."""
-        drawn = np.random.default_rng(seed).integers(0, len(self._words), self._count(tokens))
-        words = self._words
-        return [words[i] for i in (drawn if most is None else drawn[: self._count(max(most, 0))]).tolist()]
+        # Not numpy's: the load process does without it, which spares a fifth of a second and 20 MB.
+        drawn = random.Random(repr(seed)).choices(self._words, k=self._count(tokens))
+        return drawn if most is None else drawn[: self._count(max(most, 0))]
 
     def _count(self, tokens: int) -> int:
         return tokens if self._as_ids else max(round(tokens / self._tokens_per_word), 1 if tokens else 0)

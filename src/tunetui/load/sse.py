@@ -15,13 +15,13 @@ class EventTooLargeError(ValueError):
 class EventParser:
     """Feeds of any size, cut at any byte; lines may end in LF or CRLF (a lone CR is not a line end)."""
 
-    __slots__ = ("_data", "_held_bytes", "_max_bytes", "_pieces")
+    __slots__ = ("_data", "_max_bytes", "_pieces", "held_bytes")
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._pieces: list[bytes] = []  # the unfinished line, joined only once its end has come
         self._data: list[bytes] = []  # the data lines of the unfinished event
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads of the events that `data` completes; several data lines are joined by a newline.
@@ -29,7 +29,7 @@ class EventParser:
         Raises EventTooLargeError when an unfinished event holds more than `max_bytes`.
         """
         if (
-            not self._held_bytes
+            not self.held_bytes
             and data.count(b"\n") == 2
             and data[:6] == b"data: "
             and data[-2:] == b"\n\n"
@@ -47,11 +47,11 @@ class EventParser:
             data = lines.pop()
             for line in lines:
                 self._take_line(line, events)
-            self._held_bytes = sum(map(len, self._data)) + len(self._data)
+            self.held_bytes = sum(map(len, self._data)) + len(self._data)
         if data:
             self._pieces.append(data)
-            self._held_bytes += len(data)
-        self._check(self._held_bytes)
+            self.held_bytes += len(data)
+        self._check(self.held_bytes)
         return events
 
     def _take_line(self, line: bytes, events: list[bytes]) -> None:
