@@ -14,8 +14,12 @@ from typing import Any
 from textual.pilot import Pilot
 
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
+from tunetui.core.general import Interval, LatencyInterval
 from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
+from tunetui.core.lengths import Bucket, ByLength
 from tunetui.core.load import Load
+from tunetui.core.modes import TwoModes
+from tunetui.core.point_statistics import Closing, Distribution, General, PointView, Statement
 from tunetui.core.session import EngineView, Notice, Phase, PhaseTime, Row, Session
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.ui.app import TunetuiApp
@@ -41,8 +45,9 @@ def measurement(ttft: Verdict = Verdict.PASS, tpot: Verdict = Verdict.PASS, susp
         episode=1, counted=400, judged=164,
         objectives=(result(Metric.TTFT, ttft, 0.6), result(Metric.TPOT, tpot, 0.08)),
         verdict=overall, on_the_line=False, good=90, attainment=0.9, ttft_s=0.412, tpot_s=0.0651, ttft_from_send_s=0.4,
-        mean_e2el_s=1.0, output_tokens_per_s=2090.4, requests_per_s=14.0, goodput_rps=13.5, goodput_tokens_per_s=1900.0, window_s=30.0, failed=0,
-        cancelled=0, one_token_answers=0, lateness_p99_s=0.0, suspect=suspect,
+        mean_e2el_s=1.0, output_tokens_per_s=2090.4, requests_per_s=14.0, goodput_rps=13.5,
+        goodput_tokens_per_s=1900.0, window_s=30.0, failed=0, cancelled=0, one_token_answers=0,
+        lateness_p99_s=0.0, suspect=suspect,
     )  # fmt: skip
 
 
@@ -50,6 +55,61 @@ def chart(count: int, end_s: float) -> tuple[ChartPoint, ...]:
     return tuple(
         ChartPoint(end_s - count + 1 + i, 0.4 + 0.03 * (i * 7 % 11), 0.06 + 0.003 * (i * 5 % 7)) for i in range(count)
     )
+
+
+EDGES_S = tuple(0.05 * 1.16**n for n in range(25))  # 50 ms to 1.76 s
+TPOT_EDGES_S = tuple(0.01 * 1.1**n for n in range(25))  # 10 to 98 ms
+ONE_HILL = (1, 4, 12, 40, 110, 240, 420, 600, 610, 480, 330, 220, 150, 100, 70, 50, 30, 20, 12, 8, 5, 3, 2, 1)
+TWO_HILLS = (5, 40, 160, 420, 610, 480, 220, 80, 20, 6, 2, 1, 4, 20, 60, 130, 190, 160, 90, 40, 12, 4, 1, 1)
+MODES = TwoModes(0.015, 0.046, 0.027, 0.26)
+FINDING = (
+    "prompts of 16-127 tokens wait behind those of 2048-4095: their P95 TTFT is 480 ms, 5 times their P50; half of the "
+    "long ones take 520 ms or more"
+)
+BUCKETS = (
+    Bucket(16, 127, 1204, 0.094, 0.480, 0.982), Bucket(128, 255, 1890, 0.110, 0.495, 0.979),
+    Bucket(256, 2047, 702, 0.240, 0.560, 0.961), Bucket(2048, 4095, 204, 0.520, 0.830, 0.740),
+)  # fmt: skip
+
+
+def interval(low: float, high: float, requests: int = 12_400, verdict: Verdict = Verdict.UNDECIDED) -> Interval:
+    return Interval(low, high, requests, requests / 32.6, 32.6, verdict)
+
+
+def decided(verdict: Verdict = Verdict.PASS, worst: tuple[float, float] = (0.9534, 0.9812)) -> Statement:
+    """A statement after 12,400 requests, and how it closed; TPOT is met more often than `worst`."""
+    ttft = General(Metric.TTFT, interval(*worst, verdict=verdict), LatencyInterval(0.380, 0.455))
+    tpot = General(Metric.TPOT, interval(0.9761, 0.9952, verdict=Verdict.PASS), LatencyInterval(0.061, None))
+    closing = tuple(
+        Closing(int(700 * 1.05**n), worst[0] - 0.25 * 0.93**n, min(worst[1] + 0.02 * 0.93**n, 1.0)) for n in range(59)
+    )
+    return Statement(12_400, (ttft, tpot), verdict, (*closing, Closing(12_400, *worst)))
+
+
+def few(requests: int = 37) -> Statement:
+    """A statement that says nothing yet."""
+    general = (General(Metric.TTFT, None, None), General(Metric.TPOT, None, None))
+    return Statement(requests, general, Verdict.UNDECIDED)
+
+
+def point_view(
+    statement: Statement | None = None,
+    counts: tuple[int, ...] = ONE_HILL,
+    modes: TwoModes | None = None,
+    by_length: ByLength | None = None,
+) -> PointView:
+    """What is known of a point: `counts` are the bars of TTFT, and TPOT has `modes`."""
+    tpot = Distribution(Metric.TPOT, TPOT_EDGES_S, TWO_HILLS if modes else counts, modes)
+    lengths = ByLength(BUCKETS, "") if by_length is None else by_length
+    return PointView(statement or few(), Distribution(Metric.TTFT, EDGES_S, counts), tpot, lengths)
+
+
+def nothing_seen() -> PointView:
+    """The view of a point of which no request has ended."""
+    return PointView(few(0), Distribution(Metric.TTFT), Distribution(Metric.TPOT), ByLength((), ""))
+
+
+OVERLOAD = "overloaded: 140 requests wait for their first token, 3.12 a second get it and 14 arrive"
 
 
 def live(**changes: Any) -> Session:

@@ -17,6 +17,7 @@ from tunetui.core.slo import Verdict
 from tunetui.ui.commands import COMMANDS
 from tunetui.ui.dialogs import Question
 from tunetui.ui.pages import LogPage, Page
+from tunetui.ui.statistics import StatisticsPage
 
 CALLS: dict[str, list[tuple[Any, ...]]] = {
     "up": [], "k": [], "down": [], "j": [],
@@ -25,11 +26,12 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "right_square_bracket": [("step_knob", Knob.SEQS, 1, True)],
     "left_square_bracket": [("step_knob", Knob.SEQS, -1, True)],
     "u": [("undo",)], "plus": [("step_load", 1)], "equals_sign": [("step_load", 1)], "minus": [("step_load", -1)],
-    "space": [("toggle_pause",)], "a": [], "o": [], "e": [], "L": [("say", "load is being sent already")],
+    "space": [("toggle_pause",)], "a": [], "o": [], "e": [], "d": [], "n": [], "g": [],
+    "L": [("say", "load is being sent already")],
     "question_mark": [], "ctrl+l": [], "q": [], "ctrl+c": [], "ctrl+q": [],
 }  # fmt: skip
 OPENS = {"a": Question, "o": LogPage, "e": Page, "question_mark": Page, "q": Question, "ctrl+c": Question,
-         "ctrl+q": Question}  # fmt: skip
+         "ctrl+q": Question, "d": StatisticsPage, "n": StatisticsPage, "g": StatisticsPage}  # fmt: skip
 
 
 def test_the_table_here_is_the_table_of_commands() -> None:

@@ -66,6 +66,7 @@ class Board(Container):
         super().__init__(id="board")
         self._charted: tuple[object, ...] = ()
         self._points_rows = 0
+        self._message_rows = 1
 
     def compose(self) -> ComposeResult:
         yield Rows(id="header")
@@ -101,7 +102,7 @@ class Board(Container):
             self._write("knobs", panels.knobs(state, shown.chosen, shown.typed, knob_width))
             self._write("episode", panels.episode(state, width))
             self._write("engine", panels.engine(state, width))
-            self._write("message", panels.message(state, now_s, width))
+            self._show_message(panels.message(state, now_s, width))
             self._write("points", points(state, width, rows))
             self._write("footer", Text(commands.footer(width, starting)))
             if starting:
@@ -115,6 +116,13 @@ class Board(Container):
 
     def _write(self, name: str, text: Text) -> None:
         self._panel(name).show(text)
+
+    def _show_message(self, text: Text) -> None:
+        rows = 1 + text.plain.count("\n")
+        if rows != self._message_rows:
+            self._message_rows = rows
+            self._panel("message").styles.height = rows
+        self._write("message", text)
 
     def _show_charts(self, state: Session, width: int) -> None:
         for metric, name in CHARTS:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
+
 from tunetui.core.ceilings import Lowering
 from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point, format_memory, restart_reason
 from tunetui.core.load import Load
@@ -27,6 +30,11 @@ def ms(seconds: float | None, digits: int = 0) -> str:
     return f"{seconds * 1000:,.{digits}f} ms"
 
 
+def digits(seconds: float) -> int:
+    """Decimals that milliseconds of this size are worth."""
+    return 1 if seconds < 0.1 else 0
+
+
 def bare_ms(seconds: float | None, digits: int = 0) -> str:
     """Milliseconds without the unit, for table cells."""
     return "-" if seconds is None else f"{seconds * 1000:,.{digits}f}"
@@ -40,6 +48,16 @@ def clock(seconds: float) -> str:
 
 def percent(share: float | None, digits: int = 0) -> str:
     return "-" if share is None else f"{share * 100:.{digits}f} %"
+
+
+def interval(low: float, high: float) -> str:
+    """`94.8-98.1 %`, rounded outwards: it never says more than is known."""
+    return f"{math.floor(low * 1000 + 1e-6) / 10:.1f}-{math.ceil(high * 1000 - 1e-6) / 10:.1f} %"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` in lines of `width` cells; a range like `16-127` or a hyphened word stays whole."""
+    return textwrap.wrap(text, max(width, 10), break_on_hyphens=False)
 
 
 def memory_flag(point: Point | None, facts: EngineFacts | None) -> MemoryFlag:

@@ -37,6 +37,11 @@ class Overlays(App[int]):
             Page("EVENTS", lambda width: events_text(self.driver.state.notices, self.driver.state.began_s, width))
         )
 
+    def action_statistics(self, key: str) -> None:
+        from tunetui.ui.statistics import StatisticsPage
+
+        self.push_screen(StatisticsPage(key, lambda: self.driver.state))
+
     def action_help(self) -> None:
         from tunetui.ui.pages import Page, help_text
 

@@ -21,6 +21,7 @@ from tunetui.ui.fit import fitted, part, shortened
 GOOD, BAD, WARN = "bold #5fd75f", "bold #ff8787", "#ffd75f"
 VERDICT_STYLE = {Verdict.PASS: GOOD, Verdict.FAIL: BAD, Verdict.UNDECIDED: WARN}
 PHASE_STYLE = {Phase.LIVE: GOOD, Phase.CONFIRMED: GOOD, Phase.FAILED: BAD}
+WITHIN = "#5fd7ff"  # of bars that are inside the SLO
 DIM = "dim"
 NOTICE_S = 15.0
 WIDE = 100  # cells from which there is room for full words
@@ -141,23 +142,39 @@ def chart_title(state: Session, metric: Metric, width: int) -> Text:
     return fitted(parts, Text(), width, gap)
 
 
+def _why_no_load(state: Session) -> str:
+    return "no load is sent: L asks" if not state.load_allowed else "paused" if state.paused else ""
+
+
+def nothing_yet(state: Session) -> str:
+    """Why there are no statistics of the present point."""
+    why = _why_no_load(state)
+    return f"nothing yet: {why}" if why else "nothing yet: no request of this point has been counted"
+
+
+def met_all(state: Session) -> str:
+    """The name of the share of requests that met every objective."""
+    return {0: "met", 1: "met", 2: "both met"}.get(len(state.slo.objectives), "all met")
+
+
 def episode(state: Session, width: int) -> Text:
     """The episode so far: progress, shares, goodput, throughput; the verdict at the right end."""
     seen = state.measurement
     head = Text("EPISODE", "bold")
     if seen is None:
-        why = "no load is sent: L asks" if not state.load_allowed else "paused" if state.paused else "none yet"
-        return Text.assemble(head, "  ", why)
-    both = "both met" if len(seen.objectives) == 2 and width >= WIDE else "met"
+        return Text.assemble(head, "  ", _why_no_load(state) or "none yet")
+    both = met_all(state) if width >= WIDE else "met"
+    worst = state.point_view.statement.worst if state.point_view is not None else None
     parts = [
-        part(9, head.append(f" {seen.judged}/{seen.counted}", "not bold")),
-        part(8, f"{both} {fmt.percent(seen.attainment, 1)}"),
+        part(11, head.append(f" {seen.judged}/{seen.counted}", "not bold")),
+        part(9, f"{both} {fmt.percent(seen.attainment, 1)}"),
+        *([part(8, f"in general {fmt.interval(worst.low, worst.high)}")] if worst is not None else []),
         part(7, f"goodput {seen.goodput_rps:.2f} req/s"),
         part(6, f"{seen.output_tokens_per_s:,.0f} tok/s"),
         part(5, f"in flight {state.in_flight}"),
     ]
     if state.errors:
-        parts.append(part(8, f"errors {state.errors}", BAD))
+        parts.append(part(10, f"errors {state.errors}", BAD))
     if seen.one_token_answers:
         parts.append(part(2, f"one-token {seen.one_token_answers}", DIM))
     right = Text("ON THE LINE ", WARN) if seen.on_the_line else Text()
@@ -197,12 +214,36 @@ def message(state: Session, now_s: float, width: int) -> Text:
         reason.truncate(max(room, 0), overflow="ellipsis")
         return fitted([*parts, part(1, reason)] if room > 10 else parts, Text(), width)
     if last is not None:
-        return Text(last.text, _notice_style(last.severity))
-    if state.measurement is not None and state.measurement.suspect:
-        return Text.assemble(("SUSPECT ", f"bold {WARN}"), state.measurement.suspect)
+        return Text(last.text.replace("\n", " "), _notice_style(last.severity))
+    if overloaded := overload(state):
+        return _overloaded(state, overloaded, width)
+    seen = state.measurement
+    if seen is not None and seen.suspect:
+        return _suspect(seen)
     if state.errors and state.last_error:
         return Text(f"last error: {state.last_error}", BAD)
     return Text("")
+
+
+def overload(state: Session) -> str:
+    """Why waiting grows without bound in this episode, or grew in the one before at this point; or empty."""
+    seen = [one.overload for one in (state.measurement, state.decided) if one is not None]
+    return next(filter(None, seen), "")
+
+
+def _overloaded(state: Session, sentence: str, width: int) -> Text:
+    """The reason of a verdict is not cut off: it takes a second row where it must."""
+    seen = state.measurement
+    head = "OVERLOADED" if seen is not None and seen.overload else "last OVERLOADED"
+    text = Text.assemble((head, BAD), " ", sentence.removeprefix("overloaded: "))
+    if seen is not None and seen.suspect and text.cell_len + len(seen.suspect) + 11 <= width:
+        return text.append("   ").append_text(_suspect(seen))
+    first, *rest = fmt.wrapped(text.plain, width)
+    return text if not rest else Text.assemble((head, BAD), first[len(head) :], "\n", " ".join(rest))
+
+
+def _suspect(seen: Measurement) -> Text:
+    return Text.assemble(("SUSPECT ", f"bold {WARN}"), seen.suspect)
 
 
 def _notice_style(severity: str) -> str:
@@ -232,6 +273,8 @@ def accept_text(state: Session) -> Text:
     text.append(f"\ngoodput {seen.goodput_rps:.2f} req/s, {seen.judged} of {seen.counted} requests judged")
     if seen.verdict is Verdict.FAIL:
         text.append("\nIt does not meet the SLO.", BAD)
+        if seen.overload:
+            text.append(f"\n{seen.overload}", "not bold")
     elif seen.verdict is Verdict.UNDECIDED:
         text.append("\nNot decided yet: the rest of the episode may turn it.", f"bold {WARN}")
     if seen.suspect:

@@ -1,6 +1,7 @@
-"""The one plot module: a chart of a latency over time, as a widget that re-sends only the rows that changed.
+"""The one plot module: charts of a latency over time, in a widget, and of an interval that closes, as lines of text.
 
-Only this file imports plotext. plotext keeps its figure in module state, so charts are built one after the other.
+Only this file imports plotext, and it computes nothing that is drawn. plotext keeps its figure in module state, so
+charts are built one after the other.
 """
 
 from __future__ import annotations
@@ -99,6 +100,47 @@ def build(series: Series, width: int, height: int) -> str:
         figure.plot([-series.window_s, 0], [series.limit_ms] * 2, marker="╌", color=LIMIT)
     for line in lines:
         figure.plot([t for t, _ in line], [v for _, v in line], marker="braille", color=LINE)
+    return str(figure.build())
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """An interval in percent after so many requests, at rising counts, and the target that it is held against."""
+
+    requests: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    target: float
+
+
+def floor_for(low: float) -> float:
+    """Where the axis of a share begins, in percent: the highest of these that leaves `low` some room."""
+    return next((floor for floor in (98.0, 95.0, 90.0, 80.0, 70.0, 50.0) if low - floor >= (100 - low) / 4), 0.0)
+
+
+def build_band(band: Band, width: int, height: int) -> str:
+    """The interval's two ends against requests as `height` lines of `width` cells with ANSI colours.
+
+    The axis is the present interval's: what was wider in the beginning comes into the chart where it fits.
+    """
+    import plotext as figure
+
+    figure.clf()
+    figure.limit_size(False, False)
+    figure.plotsize(width, height)
+    figure.theme("clear")
+    last, bottom = max(band.requests, default=1), floor_for(min((*band.low[-1:], band.target)))
+    figure.xlim(0, last)
+    figure.ylim(bottom, 100)
+    counts = [0, last // 2, last] if width >= 40 else [0, last]
+    figure.xticks(counts, [f"{count:,}" for count in counts])
+    heights = [bottom + above for above in ticks_for(100 - bottom, band.target - bottom, height)]
+    figure.yticks(heights, [f"{v:>6g}" for v in heights])
+    figure.frame(False)
+    figure.plot([0, last], [band.target] * 2, marker="╌", color=LIMIT)
+    for ends in (band.high, band.low):
+        inside = [(count, end) for count, end in zip(band.requests, ends, strict=True) if end >= bottom]
+        figure.plot([count for count, _ in inside], [end for _, end in inside], marker="braille", color=LINE)
     return str(figure.build())
 
 
