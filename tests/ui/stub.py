@@ -83,13 +83,13 @@ def decided(verdict: Verdict = Verdict.PASS, worst: tuple[float, float] = (0.953
     closing = tuple(
         Closing(int(700 * 1.05**n), worst[0] - 0.25 * 0.93**n, min(worst[1] + 0.02 * 0.93**n, 1.0)) for n in range(59)
     )
-    return Statement(12_400, (ttft, tpot), verdict, (*closing, Closing(12_400, *worst)))
+    return Statement(12_400, (ttft, tpot), verdict, (*closing, Closing(12_400, *worst)), 0.6)
 
 
 def few(requests: int = 37) -> Statement:
     """A statement that says nothing yet."""
     general = (General(Metric.TTFT, None, None), General(Metric.TPOT, None, None))
-    return Statement(requests, general, Verdict.UNDECIDED)
+    return Statement(requests, general, Verdict.UNDECIDED, utilization=0.6)
 
 
 def point_view(

@@ -32,7 +32,7 @@ from ui.stub import (
 from tunetui.core.lengths import Bucket, ByLength
 from tunetui.core.load import Load
 from tunetui.core.point_statistics import Closing, Distribution
-from tunetui.core.session import EngineView, Session
+from tunetui.core.session import Session
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.ui import panels
 from tunetui.ui.app import TunetuiApp
@@ -287,7 +287,6 @@ def test_one_bucket_compares_with_nothing() -> None:
     [
         ({}, "nothing can be said in general yet: the 37 requests"),
         ({"load": Load(concurrency=8)}, "nothing is said in general of a closed loop"),
-        ({"engine": EngineView()}, "nothing can be said in general: no metrics from the server"),
         ({"slo": parse_slo([])}, "nothing to state in general: there is no objective"),
     ],
 )
@@ -299,6 +298,15 @@ def test_nothing_is_said_with_a_reason(changes: dict[str, Any], start: str) -> N
     assert start[:40] in text
     assert "An episode's verdict is exact" in text
     assert "closed   target" not in text
+
+
+@pytest.mark.parametrize(
+    ("utilization", "start"),
+    [(None, "nothing can be said in general: no metrics"), (1.0, "nothing is said in general of an engine that was")],
+)
+def test_a_statement_needs_a_utilization_below_one(utilization: float | None, start: str) -> None:
+    statement = replace(few(), utilization=utilization)
+    assert unsaid(live(point_view=point_view(statement)), statement).startswith(start)
 
 
 def test_each_objective_says_its_own() -> None:

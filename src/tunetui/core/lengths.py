@@ -22,7 +22,7 @@ LONG_FACTOR = 4  # short: at most this part of the lowest of the last bucket (ME
 class Bucket:
     """Requests with `low` <= prompt tokens <= `high`. TTFT in seconds of those that have one; None where none has.
 
-    `attainment`: the share that met the objective, among all of them, failed ones included.
+    `attainment`: the share that met what was asked of them, among all of them, failed ones included.
     """
 
     low: int

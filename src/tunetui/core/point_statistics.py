@@ -58,12 +58,16 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is said now. `verdict` is the general one: PASS when every objective's interval lies above the target."""
+    """What is said now. `verdict` is the general one: PASS when every objective's interval lies above the target.
+
+    `utilization` is what it stands on; without it, or at 1, nothing is said.
+    """
 
     requests: int
     general: tuple[General, ...]
     verdict: Verdict
     closing: tuple[Closing, ...] = ()
+    utilization: float | None = None
 
     @property
     def worst(self) -> Interval | None:
@@ -130,7 +134,7 @@ class PointStatistics:
         statement = Statement(self.requests, tuple(general), _verdict(general))
         if (worst := statement.worst) and (not self._closing or self._closing[-1].requests != worst.requests):
             self._closing.append(Closing(worst.requests, worst.low, worst.high))
-        return Statement(self.requests, tuple(general), statement.verdict, tuple(self._closing))
+        return Statement(self.requests, tuple(general), statement.verdict, tuple(self._closing), utilization)
 
     def view(self, utilization: float | None) -> PointView:
         """What can be said and shown now."""

@@ -67,10 +67,15 @@ def unsaid(state: Session, statement: Statement) -> str:
             "nothing is said in general of a closed loop: its streams wait for answers, so it has no queue to be "
             "judged by. Give it a request rate (--rate) instead of a concurrency."
         )
-    if state.engine.kv_usage is None and not state.engine.running:
+    if statement.utilization is None:
         return (
             "nothing can be said in general: no metrics from the server, and without how busy it is the requests "
             "cannot be weighed."
+        )
+    if statement.utilization >= 1:
+        return (
+            "nothing is said in general of an engine that was full all the time: no attainment holds in the long run "
+            "where waiting never ends. Lower the load, or raise what limits the engine."
         )
     return (
         f"nothing can be said in general yet: the {statement.requests:,} requests so far are worth fewer than "
