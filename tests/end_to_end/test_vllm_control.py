@@ -1,4 +1,4 @@
-"""Live control of a real vLLM, without a screen: caches reset, generation paused, and sleep, while blocks are held.
+"""A real vLLM without a screen: caches reset, generation paused, and sleep, while blocks are held; and `measure`.
 
 Needs TUNETUI_TEST_VLLM; see the README.
 """
@@ -9,6 +9,8 @@ import asyncio
 import json
 import os
 import shlex
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -25,7 +27,9 @@ from tunetui.drive.engine import ManagedEngine
 from tunetui.drive.settings import Settings
 from tunetui.engine.command import VllmCommand, read_flags
 from tunetui.engine.control import LiveControl
+from tunetui.engine.metrics import EngineGauges
 from tunetui.engine.process import pick_port
+from tunetui.engine.server_api import ServerApi
 
 VLLM = os.environ.get("TUNETUI_TEST_VLLM", "")
 pytestmark = [
@@ -149,3 +153,57 @@ def test_a_step_while_idle_comes_with_the_next_request(server: tuple[Server, Eng
     assert (now.step, now.max_num_seqs, now.max_num_batched_tokens) == (ask, 3, 777)
     assert (now.long_prefill_token_threshold, now.held_blocks, now.settled) == (256, 0, 1)
     assert Knob.THRESHOLD not in facts.restart_reasons
+
+
+def measured(server: Server, *words: str) -> dict[str, Any]:
+    """What `tunetui measure` says of it, with the server's own counters before and after as `counted`."""
+
+    async def counters() -> EngineGauges:
+        api = ServerApi(url)
+        try:
+            return await api.gauges()
+        finally:
+            await api.aclose()
+
+    url = f"http://127.0.0.1:{server.port}"
+    before = asyncio.run(counters())
+    command = [sys.executable, "-m", "tunetui", "measure", "--url", url, "--json", "-", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    after = asyncio.run(counters())
+    assert after.prompt_tokens_total is not None
+    assert after.generation_tokens_total is not None
+    counted = {
+        "total_input_tokens": after.prompt_tokens_total - (before.prompt_tokens_total or 0),
+        "total_output_tokens": after.generation_tokens_total - (before.generation_tokens_total or 0),
+    }
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said | {"counted": counted}
+
+
+def test_measure_counts_what_the_server_counts(server: tuple[Server, EngineFacts]) -> None:
+    said = measured(
+        server[0], "--concurrency", "3", "--requests", "24", "--warmup", "0", "--prompt-tokens", "20-60",
+        "--output-tokens", "5-20", "--slo", "ttft:60000", "tpot:60000",
+    )  # fmt: skip
+    assert (said["completed"], said["failed"], said["verdict"]) == (24, 0, "PASS")
+    for name, count in said["counted"].items():
+        assert said[name] == count, name
+    assert 0 < said["median_tpot_ms"] <= said["p99_tpot_ms"]
+    assert said["median_itl_ms"] == pytest.approx(said["median_tpot_ms"], rel=0.5)
+    assert said["prefix_hit_rate"] == pytest.approx(0, abs=0.01)
+    assert said["marks"] == []
+
+
+def test_a_trace_with_shared_prefixes_hits_the_prefix_cache_as_often_as_it_says(
+    server: tuple[Server, EngineFacts], tmp_path: Path
+) -> None:
+    trace = tmp_path / "shared.jsonl"
+    rows = [
+        {"timestamp": 400 * i, "input_length": 600, "output_length": 4, "hash_ids": [0, 1 + i]} for i in range(10)
+    ]  # fmt: skip
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = measured(server[0], "--trace", str(trace), "--warmup", "0")
+    assert said["completed"] == 10
+    assert said["features"]["shared_prefix_share"] == pytest.approx(9 * 512 / 6000, abs=1e-4)
+    assert said["prefix_hit_rate"] == pytest.approx(9 * 512 / 6000, abs=0.03)

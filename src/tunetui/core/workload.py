@@ -107,6 +107,13 @@ class Workload:
     def mean_output_tokens(self) -> float:
         return self.output.mean if self.trace is None else fmean(self.trace.output_tokens)
 
+    @property
+    def asked(self) -> dict[str, str | int]:
+        """What was asked for, as a baseline keeps it."""
+        lengths = {"prompt_tokens": str(self.prompt), "output_tokens": str(self.output)}
+        source: dict[str, str | int] = {**lengths} if self.trace is None else {"trace": self.trace.format}
+        return {"seed": self.seed, "endpoint": "chat" if self.chat else "completions", **source}
+
     def __str__(self) -> str:
         if self.trace is not None:
             return f"{self.trace.format} trace of {self.trace.requests} requests"

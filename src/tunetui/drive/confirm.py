@@ -70,9 +70,7 @@ def save_baseline(driver: Driver) -> Path:
         },
         workload={
             **features(driver.loop.plan()),
-            "seed": settings.workload.seed,
-            "prompt_tokens": str(settings.workload.prompt),
-            "output_tokens": str(settings.workload.output),
+            **settings.workload.asked,
         },
         slo={
             "percentile": state.slo.percentile,
