@@ -1,31 +1,15 @@
 """The interval for the long-run attainment: its evidence is a martingale, it knows queues, and its memory is flat."""
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+import queueing
 
 from tunetui.core import general
 from tunetui.core.general import GeneralAttainment, Interval
 from tunetui.core.slo import Verdict
 
-
-def load_queueing() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "queueing.py"
-    spec = importlib.util.spec_from_file_location("queueing", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["queueing"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-queueing = load_queueing()
 CUT = 500  # requests until the queue is stationary
 
 

@@ -1,14 +1,11 @@
 """Two modes are found where there are two, and seldom where there is one: the rates behind VALLEY_Z."""
 
-import importlib.util
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+import queueing
 
 from tunetui.core.distribution import LatencyHistogram
 from tunetui.core.modes import two_modes
@@ -18,18 +15,6 @@ RUNS = 300
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def load_queueing() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "queueing.py"
-    spec = importlib.util.spec_from_file_location("queueing", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["queueing"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-queueing = load_queueing()
 ONE_MODE: dict[str, Draw] = {
     "lognormal 0.25": lambda rng, n: rng.lognormal(-1, 0.25, n),
     "lognormal 1": lambda rng, n: rng.lognormal(-1, 1, n),

@@ -1,30 +1,12 @@
 """Overload is said early where there is one, almost never where there is none, and with the figures that show it."""
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
+import queueing
 
 from tunetui.core.overload import OverloadAlarm
 
 RATE_RPS = 10.0
-
-
-def load_queueing() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "queueing.py"
-    spec = importlib.util.spec_from_file_location("queueing", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["queueing"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-queueing = load_queueing()
 
 
 def watch(arrivals_s: np.ndarray, first_s: np.ndarray, alarm: OverloadAlarm | None = None) -> tuple[OverloadAlarm, int]:
