@@ -32,7 +32,8 @@ def replayed(path: str, requests: int, speed: float, max_model_len: int) -> str:
     ):
         samples = Path(folder) / "samples"
         command = [sys.executable, "-m", "tunetui", "measure", "--url", server.url, "--trace", path, "--speed",
-                   str(speed), "--requests", str(requests), "--warmup", "0", "--samples", str(samples), "--json", "-"]  # fmt: skip
+                   str(speed), "--requests", str(requests), "--warmup", "0", "--samples", str(samples),
+                   "--json", "-"]  # fmt: skip
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         lines = [json.loads(line) for line in samples.read_text().splitlines()]
         records = server.stop()

@@ -7,8 +7,11 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,10 @@ BAD = [
     ("--rate 1 --timeout 0", "--timeout"),
     ("--rate 1 --retries -1", "--retries"),
     ("--rate 1 --max-in-flight 0", "--max-in-flight"),
+    ("--concurrency 5 --max-in-flight 2", "for an open loop"),
+    ("--rate 1 --warmup \u00b2", "--warmup"),
+    ("--rate 1 --samples -", "goes into a file"),
+    ("--rate 1 --samples x --json ./x", "the same file"),
     ("--rate 1 --slo ttft", "KEY:MS"),
     ("--rate 1 --prompt-tokens x", "token count"),
     ("--rate 1 --fit drop", "--trace"),
@@ -336,6 +343,158 @@ def test_seconds_end_the_arrivals_and_every_answer_is_waited_for(scripted: Calla
     assert said["completed"] == said["num_prompts"] == len(server.records())
     assert said["cancelled"] == said["failed"] == 0
     assert 2 < said["duration"] < 3.5
+
+
+class Bad(BaseHTTPRequestHandler):
+    """A server whose completions fail, hang or say nothing, and whose metrics may hang; `server.mode` says which."""
+
+    protocol_version = "HTTP/1.1"
+    served = 0
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def reply(self, body: bytes, code: int = 200, kind: str = "application/json") -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            self.reply(b'{"data":[{"id":"bad","max_model_len":4096}]}')
+        elif self.server.mode == "slow metrics":  # type: ignore[attr-defined]
+            time.sleep(30)
+        else:
+            self.reply(b"", 404)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/tokenize":
+            self.reply(b'{"tokens":[11,12,13]}')
+            return
+        mode = self.server.mode  # type: ignore[attr-defined]
+        Bad.served += 1
+        if mode == "fails":
+            self.reply(b'{"error":{"message":"broken"}}', 500)
+        elif mode == "hangs" or (mode == "hangs after 10" and Bad.served > 10):
+            time.sleep(30)
+        else:
+            chunk = b'data: {"choices":[{"index":0,"text":"abcd","finish_reason":"length"}]}\n\n'
+            tokens = b"0" if mode == "counts nothing" else b"8"
+            usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%b}}\n\ndata: [DONE]\n\n'
+            self.reply(chunk * 2 + usage % tokens, kind="text/event-stream")
+
+
+@pytest.fixture
+def bad() -> Iterator[Callable[[str], str]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(mode: str) -> str:
+        Bad.served = 0
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Bad)
+        server.daemon_threads = True
+        server.block_on_close = False
+        server.mode = mode  # type: ignore[attr-defined]
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_server_that_answers_nothing_is_no_success(bad: Callable[[str], str]) -> None:
+    url = bad("fails")
+    done = run("--url", url, "--rate", "40", "--requests", "20", "--warmup", "0", "--json", "-")
+    said = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert (said["completed"], said["failed"], said["request_throughput"]) == (0, 20, 0)
+    assert said["errors"] == {"HTTP 500: broken": 20}
+    done = run("--url", url, "--compare-rates", "40,80", "--requests", "20", "--warmup", "0")
+    assert done.returncode == 3
+    assert done.stdout.count("20 failed: HTTP 500: broken") == 2
+
+
+def test_a_count_of_no_tokens_is_not_believed_and_chunks_without_ids_have_no_itl(bad: Callable[[str], str]) -> None:
+    words = ("--concurrency", "2", "--requests", "10", "--output-tokens", "2", "--slo", "ttft:5000", "tpot:5000",
+             "--json", "-")  # fmt: skip
+    said = json.loads(run("--url", bad("counts nothing"), *words).stdout)
+    assert (said["total_output_tokens"], said["verdict"], said["attainment"]) == (20, "PASS", 1.0)
+    said = json.loads(run("--url", bad("answers"), *words).stdout)
+    assert said["total_output_tokens"] == 80
+    assert said["mean_itl_ms"] is None
+
+
+def interrupted(seconds: float, *words: str, by: signal.Signals = signal.SIGINT) -> tuple[int, str, str, float]:
+    """Exit code, stdout, stderr and how long it took from the signal on."""
+    child = subprocess.Popen([sys.executable, "-m", "tunetui", "measure", *words], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)  # fmt: skip
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(seconds)
+    child.send_signal(by)
+    began_s = time.monotonic()
+    out, err = child.communicate(timeout=30)
+    return child.returncode, out, err, time.monotonic() - began_s
+
+
+def test_an_interrupt_does_not_flatter_a_server_that_hangs(bad: Callable[[str], str]) -> None:
+    code, out, err, _ = interrupted(
+        5, "--url", bad("hangs after 10"), "--rate", "10", "--requests", "100", "--warmup", "0", "--output-tokens", "2",
+        "--slo", "ttft:200", "--json", "-",
+    )  # fmt: skip
+    assert code == 130, err
+    said = json.loads(out)
+    assert said["verdict"] == "FAIL"  # most of what was cancelled had waited for longer than 200 ms
+    assert said["completed"] == 10
+
+
+def test_what_an_interrupt_cut_short_stays_unknown(bad: Callable[[str], str]) -> None:
+    code, out, err, _ = interrupted(
+        4, "--url", bad("hangs after 10"), "--rate", "10", "--requests", "100", "--warmup", "0", "--output-tokens", "2",
+        "--slo", "ttft:60000", "--json", "-",
+    )  # fmt: skip
+    assert (code, json.loads(out)["verdict"]) == (130, "UNDECIDED"), err
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_of_the_warm_up_ends_it_at_once(bad: Callable[[str], str], by: signal.Signals) -> None:
+    code, out, err, took_s = interrupted(3, "--url", bad("hangs"), "--rate", "10", "--json", "-", by=by)
+    assert (code, out) == (130, "")
+    assert err == "warming up\ntunetui: interrupted before any request was measured\n"
+    assert took_s < 5
+
+
+def test_metrics_that_hang_hold_up_nothing(bad: Callable[[str], str]) -> None:
+    began_s = time.monotonic()
+    done = run("--url", bad("slow metrics"), "--rate", "20", "--seconds", "2", "--warmup", "0", "--output-tokens", "2",
+               "--json", "-")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 30 <= json.loads(done.stdout)["completed"] <= 41
+    assert time.monotonic() - began_s < 25  # two looks of 5 s before the load, and a start on a busy machine
+
+
+def test_nothing_due_is_said(bad: Callable[[str], str]) -> None:
+    done = run("--url", bad("answers"), "--rate", "0.1", "--seconds", "0.2", "--warmup", "0", "--output-tokens", "2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no request was due within 0.2 s" in done.stderr
+
+
+def test_a_full_disk_costs_no_report(bad: Callable[[str], str]) -> None:
+    done = run("--url", bad("answers"), "--concurrency", "2", "--requests", "10", "--output-tokens", "2", "--json",
+               "/dev/full")  # fmt: skip
+    assert done.returncode == 2
+    assert "10 of 10" in done.stdout
+    assert done.stderr.endswith("cannot write /dev/full (No space left on device): give another file\n")
+
+
+def test_a_refused_run_leaves_no_file(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    assert run("--url", "http://127.0.0.1:9", "--rate", "1", "--json", str(figures)).returncode == 3
+    assert not figures.exists()
 
 
 def test_a_model_that_is_not_served_is_named(scripted: Callable[..., Scripted]) -> None:

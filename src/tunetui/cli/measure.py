@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ examples:
   tunetui measure --url http://127.0.0.1:8000 --compare-rates 5,10,20 --slo ttft:600 tpot:80
 
 The names in the JSON are those of `vllm bench serve --save-result`. An API key is taken from TUNETUI_API_KEY.
-exit codes: 0 PASS or no SLO given, 1 FAIL, 4 UNDECIDED, 2 usage, 3 no server, 130 interrupted.
+exit codes: 0 PASS or no SLO given, 1 FAIL, 4 UNDECIDED, 2 usage, 3 no server or no answer, 130 interrupted.
 """
 
 
@@ -94,11 +94,10 @@ def main(words: Sequence[str]) -> int:
     """Measure as `words` ask for; returns the exit code. Raises Refused."""
     options = parser().parse_args(words)
     settings, loads = settings_from(options)
-    for path in (options.json, options.samples):
-        refuse_unwritable(path)
-    results = asyncio.run(measured(options, settings, loads))
-    write(options, *results)
-    return exit_code(results[1])
+    refuse_unwritable(options.json, options.samples)
+    settings, results = asyncio.run(measured(options, settings, loads))
+    write(options, settings, results)
+    return exit_code(results)
 
 
 def settings_from(options: argparse.Namespace) -> tuple[Settings, list[Load]]:
@@ -165,20 +164,32 @@ def cut_of(text: str) -> int | None:
     """Read --warmup: None for auto. Raises Refused."""
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) > MOST:
+    if not (text.isascii() and text.isdigit()) or int(text) > MOST:
         raise Refused(f"cannot read --warmup {text!r}: write auto or a number of requests", USAGE)
     return int(text)
 
 
-def refuse_unwritable(path: str | None) -> None:
-    """A file that cannot be written is said before the measurement, not after it."""
-    if path is None or path == "-":
-        return
-    try:
-        with open(path, "a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise Refused(f"cannot write {path} ({error.strerror}): give another file", USAGE) from None
+def refuse_unwritable(figures: str | None, samples: str | None) -> None:
+    """A file that cannot be written is said before the measurement, not after it; nothing is left of the trial."""
+    if samples == "-":
+        raise Refused("--samples goes into a file: give its name, - is for --json", USAGE)
+    if samples is not None and figures is not None and Path(samples).resolve() == Path(figures).resolve():
+        raise Refused("--json and --samples name the same file: give two", USAGE)
+    for path in (figures, samples):
+        if path is None or path == "-":
+            continue
+        try:
+            was_there = Path(path).exists()
+            with open(path, "a", encoding="utf-8"):
+                pass
+            if not was_there:
+                Path(path).unlink()
+        except OSError as error:
+            raise unwritable(path, error) from None
+
+
+def unwritable(path: str, error: OSError) -> Refused:
+    return Refused(f"cannot write {path} ({error.strerror}): give another file", USAGE)
 
 
 def requests_of(settings: Settings, load: Load, requests: int | None, seconds: float | None) -> int:
@@ -196,7 +207,7 @@ def requests_of(settings: Settings, load: Load, requests: int | None, seconds: f
 
 async def measured(options: argparse.Namespace, settings: Settings, loads: list[Load]) -> tuple[Settings, list[Result]]:
     """The measurements, and the settings as the server made them. Raises Refused."""
-    from tunetui.drive.measure import MeasureError, Measuring
+    from tunetui.drive.measure import InterruptedMeasurement, MeasureError, Measuring, NothingDueError
     from tunetui.engine.server_api import ApiError, ServerApi
     from tunetui.load.generator import GeneratorGoneError
 
@@ -209,7 +220,7 @@ async def measured(options: argparse.Namespace, settings: Settings, loads: list[
         counts = [requests_of(settings, load, options.requests, options.seconds) for load in loads]
         settings = replace(settings, episode_requests=counts[0])
         measuring = Measuring(settings, api, progress.show)
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(name, measuring.interrupt)
         await measuring.start(warm=settings.cut is None)
         for load, count in zip(loads, counts, strict=True):
@@ -220,6 +231,12 @@ async def measured(options: argparse.Namespace, settings: Settings, loads: list[
         return settings, results
     except (ApiError, GeneratorGoneError, MeasureError) as error:
         raise Refused(str(error), SERVER) from None
+    except NothingDueError as error:
+        raise Refused(str(error), USAGE) from None
+    except InterruptedMeasurement:
+        if not results:
+            raise Refused("interrupted before any request was measured", INTERRUPTED) from None
+        return settings, [*results[:-1], replace(results[-1], interrupted=True)]
     finally:
         progress.end()
         if measuring is not None:
@@ -241,34 +258,50 @@ async def with_model(settings: Settings, api: Any, options: argparse.Namespace) 
 
 
 def exit_code(results: list[Result]) -> int:
-    """Of the worst verdict."""
+    """Of the worst verdict; a server that answered nothing is none."""
     if any(result.interrupted for result in results):
         return INTERRUPTED
+    if not any(result.answered for result in results):
+        return SERVER
     verdicts = {result.seen.verdict.value for result in results if result.seen.objectives}
     return FAIL if "FAIL" in verdicts else UNDECIDED if "UNDECIDED" in verdicts else 0
 
 
 def write(options: argparse.Namespace, settings: Settings, results: list[Result]) -> None:
-    """The figures, where they are wanted."""
+    """The figures, where they are wanted. Raises Refused for a file that takes no more, once the rest is written."""
     from tunetui.cli.report import comparison, report
     from tunetui.core.summary import request_lines
 
     runs = [result.as_data(settings) for result in results]
-    if options.json is not None:
-        data = runs[0] if options.compare_rates is None else {"runs": runs}
-        text = json.dumps(data, indent=2) + "\n"
-        if options.json == "-":
-            sys.stdout.write(text)
-        else:
-            Path(options.json).write_text(text, "utf-8")
-    if options.samples is not None:
-        with open(options.samples, "w", encoding="utf-8") as file:
-            for result in results:
-                run = {"rate": result.load.rate_rps} if options.compare_rates is not None else {}
-                file.writelines(json.dumps(run | line) + "\n" for line in request_lines(result.episode, result.base_s))
     if options.json != "-":
         lines = report(settings, results[0]) if options.compare_rates is None else comparison(settings, results)
         print("\n".join(lines))
+    if options.json is not None:
+        text = json.dumps(runs[0] if options.compare_rates is None else {"runs": runs}, indent=2) + "\n"
+        into(options.json, [text])
+    if options.samples is not None:
+        rates = [{"rate": r.load.rate_rps} if options.compare_rates is not None else {} for r in results]
+        into(
+            options.samples,
+            (
+                json.dumps(rate | line) + "\n"
+                for rate, result in zip(rates, results, strict=True)
+                for line in request_lines(result.episode, result.base_s)
+            ),
+        )
+
+
+def into(path: str, lines: Iterable[str]) -> None:
+    """Write to a file, or to stdout for -. Raises Refused."""
+    try:
+        if path == "-":
+            sys.stdout.writelines(lines)
+            sys.stdout.flush()
+        else:
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(lines)
+    except OSError as error:
+        raise unwritable(path, error) from None
 
 
 class ProgressLine:

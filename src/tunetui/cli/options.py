@@ -90,6 +90,8 @@ def load_from(options: argparse.Namespace, default_rps: float | None) -> Load:
     rate, ramp, arrival = options.rate, None, options.arrival or "poisson"
     if options.rate is not None and options.concurrency is not None:
         raise WorkloadError("give either --rate or --concurrency, not both")
+    if options.concurrency is not None and options.max_in_flight is not None:
+        raise WorkloadError("--max-in-flight is for an open loop: --concurrency keeps so many in flight already")
     if options.ramp is not None:
         if options.rate is not None:
             raise WorkloadError("give either --rate or --ramp, not both: the ramp names both rates")

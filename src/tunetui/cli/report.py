@@ -71,13 +71,13 @@ def objective_line(one: dict[str, Any], percentile: int) -> str:
 def remarks(result: Result, data: dict[str, Any]) -> Iterator[str]:
     """What must be known before the figures are believed, and what they show."""
     if result.interrupted:
-        yield "interrupted: what was under way is left out"
+        yield "interrupted: what was under way is left out"  # the verdict counts it as unknown
     if result.seen.overload:
         yield result.seen.overload
     for text, count in data["errors"].items():
         yield f"{count} failed: {text}"
-    if data["one_token_answers"]:
-        yield f"{data['one_token_answers']} answers of one token have no TPOT and are judged on TTFT alone"
+    if data["one_token_answers"] and result.seen.objectives:
+        yield f"of one token, so without a TPOT, and judged on the rest alone: {data['one_token_answers']} answers"
     for metric, words in data["two_modes"].items():
         yield f"{metric.upper()} has {words}"
     if result.by_length.finding:
@@ -96,7 +96,7 @@ def comparison(settings: Settings, results: Sequence[Result]) -> Iterator[str]:
     yield ""
     yield (
         f"{'req/s':>8}{f'P{percentile} TTFT':>10}{f'P{percentile} TPOT':>10}{'req/s':>9}{'tok/s':>9}{'goodput':>9}"
-        f"{'met':>8}  verdict"
+        f"{'met':>8}{'failed':>8}  verdict"
     )
     for result in results:
         data = result.as_data(settings)
@@ -106,10 +106,13 @@ def comparison(settings: Settings, results: Sequence[Result]) -> Iterator[str]:
             f"{result.load.rate_rps:>8g}{figure(data[f'p{percentile}_ttft_ms']):>10}"
             f"{figure(data[f'p{percentile}_tpot_ms']):>10}{data['request_throughput']:>9.2f}"
             f"{data['output_throughput']:>9.0f}{'-' if goodput is None else f'{goodput:.2f}':>9}"
-            f"{percent(data['attainment']):>8}  {data['verdict'] or '-'}{marks}"
+            f"{percent(data['attainment']):>8}{data['failed']:>8}  {data['verdict'] or '-'}{marks}"
         )
     for result in results:
-        for sentence in (*([result.seen.overload] if result.seen.overload else []), *result.marks):
+        sentences = ["interrupted: what was under way is left out"] if result.interrupted else []
+        sentences += [result.seen.overload] if result.seen.overload else []
+        sentences += [f"{count} failed: {text}" for text, count in result.as_data(settings)["errors"].items()]
+        for sentence in (*sentences, *result.marks):
             yield from wrap(f"{result.load.rate_rps:g} req/s: {sentence}", WIDTH, subsequent_indent="  ")
 
 

@@ -109,6 +109,7 @@ class Episode:
         self.itl_bins: Counter[int] = Counter()
         self._slo = slo
         self._can_have_tpot = [tokens >= 2 for tokens in plan.output_tokens[self.counted]]
+        self._cut_short = False
         self._window = _Window()
         self.window_start_s: float | None = None
         self.ended_s: float | None = None
@@ -138,8 +139,8 @@ class Episode:
             self._window.tokens += tokens
 
     def finished(self, sample: Sample) -> None:
-        """A request of any episode ended: it counts for throughput in the window."""
-        if sample.outcome is not Outcome.CANCELLED and self._in_window(sample.ended_s):
+        """A request of any episode ended: one that was answered counts for throughput in the window."""
+        if sample.outcome is Outcome.OK and self._in_window(sample.ended_s):
             self._window.requests += 1
             if sample.good(self._slo):
                 self._window.good += 1
@@ -149,8 +150,10 @@ class Episode:
         start_s, end_s = self.window_start_s, self.ended_s
         return start_s is not None and start_s < time_s and (end_s is None or time_s <= end_s)
 
-    def close_at(self, size: int) -> None:
-        """No more than the first `size` requests were sent: only these are judged."""
+    def close_at(self, size: int, cut_short: bool = False) -> None:
+        """No more than the first `size` requests were sent: only these are judged. `cut_short`: those of them that were
+        cancelled would have gone on, so they can still decide."""
+        self._cut_short = cut_short
         size = max(min(size, self.plan.size), self.plan.cut)
         self.plan = replace(self.plan, counted=size - self.plan.cut)
         self.counted = slice(self.plan.cut, size)
@@ -166,13 +169,14 @@ class Episode:
 
         requests, rows = self.requests, self.counted
         outcome = requests.outcome[rows]
-        applies = outcome != CANCELLED
+        met = requests.met(metric, limit_s, rows)
+        missed = (outcome == FAILED) | (outcome == OK) & ~met
+        if metric is Metric.TTFT:  # also of those that were cancelled: they had been over by then
+            missed |= (outcome != OK) & requests.is_over(limit_s, now_s, rows)
+        # What was cancelled on the way to another point is left out; what an interrupt cut short stays unknown.
+        applies = (outcome != CANCELLED) | missed | self._cut_short
         if metric is Metric.TPOT:
             applies &= np.asarray(self._can_have_tpot)
-        met = requests.met(metric, limit_s, rows)
-        missed = ~met & (outcome != OPEN)
-        if metric is Metric.TTFT:
-            missed |= (outcome == OPEN) & requests.is_over(limit_s, now_s, rows)
         met, missed = met & applies, missed & applies
         count, bad, total = int(met.sum()), int(missed.sum()), int(applies.sum())
         verdict, left = curtailed(count, bad, total, self._slo.share)
@@ -230,8 +234,10 @@ class Episode:
     def _window_s(self, now_s: float) -> float:
         if self.window_start_s is None:
             return 0.0
-        window_s = (self.ended_s if self.ended_s is not None else now_s) - self.window_start_s
-        return window_s if window_s >= 0.5 else 0.0  # less is too little to divide by
+        if self.ended_s is not None:
+            return max(self.ended_s - self.window_start_s, 0.0)
+        window_s = now_s - self.window_start_s
+        return window_s if window_s >= 0.5 else 0.0  # less is too little to divide by while tokens come in batches
 
     def _suspect(self, lateness_p99_s: float | None) -> str:
         """A late generator makes the numbers suspect (MEASURES, generator lateness)."""

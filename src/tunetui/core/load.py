@@ -135,7 +135,7 @@ class Load:
 
     def __str__(self) -> str:
         if self.concurrency is not None:
-            return f"{self.concurrency} streams closed loop"
+            return f"{self.concurrency} stream{'s' if self.concurrency > 1 else ''} closed loop"
         if self.speed is not None:
             return f"trace x{self.speed:g}"
         arrival = f"gamma {self.burstiness:g}" if self.arrival is Arrival.GAMMA else self.arrival.value

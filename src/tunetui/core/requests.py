@@ -104,11 +104,12 @@ class Requests:
         return within
 
     def is_over(self, limit_s: float, now_s: float, rows: slice) -> Mask:
-        """Which requests have waited for their first token longer than `limit_s`, whatever becomes of them."""
+        """Which requests waited for their first token longer than `limit_s`: until now, or until they ended without."""
         import numpy as np
 
-        first_s = self.first_s[rows]
-        waited_s = np.where(np.isnan(first_s), now_s, first_s) - self.scheduled_s[rows]
+        first_s, ended_s = self.first_s[rows], self.ended_s[rows]
+        until_s = np.where(np.isnan(first_s), np.where(np.isnan(ended_s), now_s, ended_s), first_s)
+        waited_s = until_s - self.scheduled_s[rows]
         over: Mask = waited_s > limit_s  # False for what has not been sent
         return over
 

@@ -23,8 +23,9 @@ DIGITS = 4
 def figures(episode: Episode, seen: Measurement, slo: Slo) -> dict[str, Any]:
     """Counts, throughput and latencies in milliseconds of the counted requests of `episode`.
 
-    Latencies are of requests that ended well. TTFT and E2EL count from the scheduled moment (MEASURES); `_from_send`
-    beside them is what vLLM's own benchmark means by TTFT. ITL is binned to 1 %.
+    Throughput is what arrived and ended in the window from the first counted request to the end of the last one, of
+    whichever request it was. Latencies are of requests that ended well. TTFT and E2EL count from the scheduled moment
+    (MEASURES); `_from_send` beside them is what vLLM's own benchmark means by TTFT. ITL is binned to 1 %.
     """
     requests, rows = episode.requests, episode.counted
     ok = requests.outcome[rows] == OK

@@ -216,13 +216,15 @@ def default_episode_requests(percentile: int) -> int:
 def turnover(load: Load, mean_e2el_s: float, counted: int) -> int:
     """How many requests the first turnover leaves out: about one mean E2EL of arrivals, fixed before data are seen.
 
-    Bounded by half of the counted ones, for an overloaded warm-up says nothing about the points to come. A trace that
-    is replayed has no turnover: it begins as it was recorded.
+    In a closed loop these are the streams, which all begin at once. At a rate it is bounded by half of the counted
+    ones, for an overloaded warm-up says nothing about the points to come. A trace that is replayed has no turnover: it
+    begins as it was recorded.
     """
-    if load.speed is not None:
+    if load.concurrency is not None:
+        return load.concurrency
+    if load.rate_rps is None:
         return 0
-    wanted = math.ceil(load.rate_rps * mean_e2el_s) if load.rate_rps is not None else load.concurrency or 0
-    return min(max(wanted, 1), max(1, counted // 2))
+    return min(max(math.ceil(load.rate_rps * mean_e2el_s), 1), max(1, counted // 2))
 
 
 def variability(plan: EpisodePlan) -> float:

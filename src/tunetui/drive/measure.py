@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,14 @@ IDLE_WAIT_S = 60.0
 
 class MeasureError(Exception):
     """The measurement could not be carried out; the message is one sentence."""
+
+
+class NothingDueError(Exception):
+    """No request was due in the time asked for; the message is one sentence."""
+
+
+class InterruptedMeasurement(Exception):
+    """It was ended before any request had been sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,11 @@ class Result:
     date: float
     interrupted: bool = False
 
+    @property
+    def answered(self) -> int:
+        """How many requests ended well."""
+        return self.seen.judged - self.seen.failed
+
     def as_data(self, settings: Settings) -> dict[str, Any]:
         """The measurement as JSON holds it."""
         load = self.load
@@ -80,7 +93,7 @@ class Result:
             **summary.figures(self.episode, self.seen, settings.slo),
             **summary.judgement(self.seen, self.statement, settings.slo),
             "prefix_hit_rate": self.prefix_hit_rate,
-            "engine_utilization": self.utilization,
+            "utilization_at_most": self.utilization,
             "two_modes": {d.metric.value: d.modes.words for d in self.distributions if d.modes is not None},
             "blocked_short_prompts": self.by_length.finding,
             "marks": list(self.marks),
@@ -100,6 +113,7 @@ class Measuring:
         self._observer = EngineObserver()
         self._view = EngineView()
         self._next_look_s = 0.0
+        self._looking: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     def interrupt(self) -> None:
@@ -107,26 +121,45 @@ class Measuring:
         self._stop.set()
 
     async def start(self, warm: bool) -> None:
-        """Have a load process, and the engine warm. Raises ApiError, GeneratorGoneError or MeasureError."""
+        """Have a load process, and the engine warm.
+
+        Raises ApiError, GeneratorGoneError, MeasureError or InterruptedMeasurement.
+        """
         await self._loop.point_at(self._settings.url, self._settings.model, self._api)
         if warm:
             self._show(Progress("warming up", 0, 0, 0, 0))
-            await self._loop.warm_up(self._loop.load.concurrency or 16)
+            await self._unless_stopped(self._loop.warm_up(self._loop.load.concurrency or 16))
             self._raise_if_gone()
 
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for `work`; an interrupt ends it at once. Raises InterruptedMeasurement."""
+        working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+            raise InterruptedMeasurement
+        await working
+
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         await self._loop.close()
 
     async def measure(self, load: Load, requests: int, seconds: float | None = None) -> Result:
-        """One episode of `load`: `requests` to their end, or what `seconds` of arrivals hold. Raises MeasureError.
+        """One episode of `load`: `requests` to their end, or what `seconds` of arrivals hold.
+
+        Raises MeasureError, NothingDueError or InterruptedMeasurement.
 
         What the load before left behind is cancelled, and the server given time to become idle.
         """
         loop, meter = self._loop, self._loop.meter
         loop.load, loop.episode_requests = load, requests
         await loop.drain("all")
-        await self._wait_until_idle()
-        await self._observer.mark(self._api)
+        await self._unless_stopped(self._wait_until_idle())
+        await self._unless_stopped(self._observer.mark(self._api))
         date, ends_s = time.time(), time.monotonic() + (seconds if seconds is not None else float("inf"))
         await loop.begin()
         stopped_s: float | None = None
@@ -137,10 +170,12 @@ class Measuring:
                 stopped_s = stopped_s or time.monotonic()
             if stopped_s is not None and meter.heard_s > stopped_s and not meter.in_flight:
                 break
-        if episode is None or not episode.requests.ended:
-            raise MeasureError("no request ended: there is nothing to report")
-        episode.close_at(episode.requests.known)  # no more were sent
-        await self._look()
+        await self._end_look()
+        if episode is None or not episode.requests.known:
+            if self._stop.is_set():
+                raise InterruptedMeasurement
+            raise NothingDueError(f"no request was due within {seconds or 0:g} s: raise --seconds or the rate")
+        episode.close_at(episode.requests.known, cut_short=self._stop.is_set())  # no more were sent
         result = self._result(load, episode, date)
         loop.hold()
         return result
@@ -151,15 +186,24 @@ class Measuring:
             await asyncio.sleep(FAST_TICK_S)
         self._raise_if_gone()
         loop, meter = self._loop, self._loop.meter
-        if time.monotonic() >= self._next_look_s:
-            await self._look()
+        if time.monotonic() >= self._next_look_s and (self._looking is None or self._looking.done()):
+            # Beside the load: a server that is slow to answer this holds up nothing.
+            self._next_look_s = time.monotonic() + LOOK_S
+            self._looking = asyncio.create_task(self._look())
         shown = meter.shown
         ended, total = (shown.requests.ended, shown.plan.size) if shown is not None else (0, loop.plan().size)
         self._show(Progress("", ended, total, meter.in_flight, meter.errors))
 
+    async def _end_look(self) -> None:
+        """A last look, for which a server that does not answer is not waited for."""
+        if self._looking is not None and not self._looking.done():
+            self._looking.cancel()
+        elif not self._observer.unanswered and not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look(), LOOK_S)
+
     async def _look(self) -> None:
         """Ask the server how busy it is."""
-        self._next_look_s = time.monotonic() + LOOK_S
         self._view = await self._observer.view(self._view, self._api, None, None)
         if not self._observer.unanswered:
             self._loop.meter.utilization.add(self._view.running, self._view.kv_usage)

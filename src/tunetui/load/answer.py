@@ -114,8 +114,13 @@ class Answer:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens of the answer: the server's usage where it came, else those counted in the chunks."""
-        return self._counted_tokens if self._reported_tokens is None else self._reported_tokens
+        """Tokens of the answer: the server's usage where it came and counts any, else those counted in the chunks."""
+        return self._reported_tokens or self._counted_tokens
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Inter-token latencies; none where the server counts other tokens than were seen, in chunks without ids."""
+        return self.gaps_s if self.output_tokens == self._counted_tokens else []
 
     def failure(self) -> str:
         """Why this is not a whole answer now that it has ended; empty when it is."""

@@ -47,7 +47,7 @@ class Report:
         request, answer = stream.request, stream.answer
         moments = [scheduled_s(stream), stream.sent_s, answer.first_s, answer.last_s]
         counts = [request.prompt_tokens if answer.prompt_tokens is None else answer.prompt_tokens, answer.output_tokens]
-        bins = sorted(Counter(map(itl_bin, answer.gaps_s)).items())
+        bins = sorted(Counter(map(itl_bin, answer.itl_s)).items())
         row = [request.episode, request.index, *moments, *counts, stream.outcome, stream.ended_s, stream.error]
         self._samples.append([*row, stream.retries, bins])
 

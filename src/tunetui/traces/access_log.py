@@ -75,10 +75,15 @@ def read_access_log(
         except BrokenLine as reason:
             found = True
             columns.broken(number, reason)
+    names = f" (its names: {', '.join(seen)})" if seen else ""
     if not found:
-        names = f" (its names: {', '.join(seen)})" if seen else ""
         raise TraceError(f"no line of the log has token counts{names}: name them with --fields prompt=NAME,output=NAME")
-    return columns.finish()
+    trace, reading = columns.finish()
+    if trace.arrivals_s is None and fields["time"] != FIELDS["time"]:
+        raise TraceError(
+            f"no line of the log has the time {fields['time'][0]!r}{names}: name it with --fields time=NAME"
+        )
+    return trace, reading
 
 
 def _row(record: Mapping[str, object], fields: Mapping[str, tuple[str, ...]]) -> Row:
