@@ -174,3 +174,24 @@ async def test_episodes_wait_until_the_load_process_is_there(sessions: Sessions)
     await loop.revive()  # nowhere to send to yet
     assert loop.pid is None
     await loop.close()
+
+
+async def test_a_load_that_outgrows_its_process_gets_another(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunetui.drive.loop.processes_for", lambda rate, tokens: 1 if rate <= 50 else 2)
+    driver = await sessions.live("--max-num-seqs", "8")
+    await until(lambda: len(driver.state.rows) == 1)
+    before = driver.loop.pid
+    assert before is not None
+    driver.step_load(+1)
+    await until(lambda: len(driver.state.rows) == 2)
+    assert driver.state.rows[1].load == Load(rate_rps=55.0)
+    assert driver.state.rows[1].measurement.failed == 0
+    assert driver.loop.processes == 2
+    assert driver.loop.pid != before
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+    driver.step_load(-1)
+    await until(lambda: driver.state.measurement and driver.state.measurement.judged)
+    assert driver.loop.processes == 2  # what is there is kept

@@ -61,6 +61,11 @@ class LoadLoop:
         """The load process."""
         return self._generator.pid if self._generator is not None else None
 
+    @property
+    def processes(self) -> int:
+        """How many load processes there are."""
+        return self._generator.size if self._generator is not None else 0
+
     # -- the load process -----------------------------------------------------------------------------------------
 
     async def point_at(self, url: str, model: str, api: ServerApi) -> None:
@@ -83,15 +88,27 @@ class LoadLoop:
     async def revive(self) -> None:
         """Start a load process where there is none. Nothing is sent by it until `begin`. Raises GeneratorGoneError."""
         async with self._lock:
-            target = self._target
-            if target is None or (self._generator is not None and not self.died):
-                return
-            await self._end_process()
-            self._silent = -START_ROUNDS
-            self._generator = Fleet(self._processes())
-            await self._generator.start(target)
-            self.died = ""
-            self._pump = asyncio.create_task(self._pumping(self._generator))
+            if self._target is not None and (self._generator is None or self.died):
+                await self._start_processes(self._target)
+
+    async def _start_processes(self, target: Target) -> None:
+        """As many as the present load takes, in the place of those that there are. Raises GeneratorGoneError."""
+        await self._end_process()
+        self._silent = -START_ROUNDS
+        self._generator = Fleet(self._processes())
+        await self._generator.start(target)
+        self.died = ""
+        self._pump = asyncio.create_task(self._pumping(self._generator))
+
+    async def _spread(self) -> None:
+        """More processes, where the load has grown beyond what those that there are can carry."""
+        if self._target is None or self._generator is None or self.died:
+            return
+        if self._processes() > self._generator.size:
+            try:
+                await self._start_processes(self._target)
+            except GeneratorGoneError as error:
+                self._lost(str(error))
 
     def _processes(self) -> int:
         """How many load processes the present load takes."""
@@ -209,6 +226,7 @@ class LoadLoop:
     async def _begin(self) -> None:
         self.meter.reset()
         await self._drain("unstarted")  # an episode that is still being sent would go on before this one
+        await self._spread()
         if not self._sending:  # a step came meanwhile
             return
         self.meter.reset()
