@@ -172,10 +172,11 @@ def _place(labels: list[str], text: str, centre: int, bold: bool = False) -> boo
 
 
 def _labelled(low_s: float, high_s: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between two latencies, the powers first; on a short axis finer ones, or the
-    two themselves."""
-    powers = range(math.floor(math.log10(low_s)), math.ceil(math.log10(high_s)) + 1)
-    steps = (1, 5, 2) if high_s / low_s > 5 else (1, 5, 2, 3, 1.5, 4, 6, 8, 1.2, 7, 9)
-    found = [step * 10.0**power for step in steps for power in powers]
-    inside = [latency_s for latency_s in found if low_s <= latency_s <= high_s]
-    return inside if len(inside) > 1 else [low_s, high_s]
+    """1, 2 and 5 times the powers of ten between two latencies, the powers first; on a short axis round steps."""
+    if high_s / low_s > 5:
+        powers = range(math.floor(math.log10(low_s)), math.ceil(math.log10(high_s)) + 1)
+        found = [step * 10.0**power for step in (1, 5, 2) for power in powers]
+        return [latency_s for latency_s in found if low_s <= latency_s <= high_s]
+    power = 10.0 ** math.floor(math.log10((high_s - low_s) / 3))
+    step = max(m * power for m in (1, 2, 5) if m * power <= (high_s - low_s) / 3)
+    return [n * step for n in range(math.ceil(low_s / step), math.floor(high_s / step) + 1)]
