@@ -14,7 +14,6 @@ from tunetui.core.point_statistics import Statement
 from tunetui.core.requests import CANCELLED, FAILED, OK
 from tunetui.core.sample import itl_of
 from tunetui.core.slo import PERCENTILES, Slo
-from tunetui.core.workload import features
 
 MS = 1000.0
 DIGITS = 4
@@ -124,11 +123,6 @@ def judgement(seen: Measurement, statement: Statement, slo: Slo) -> dict[str, An
         "objectives": objectives,
         "overload": seen.overload,
     }
-
-
-def workload_features(episode: Episode) -> dict[str, Any]:
-    """The features of what was sent and counted."""
-    return dict(features(episode.plan))
 
 
 def request_lines(episode: Episode, zero_s: float) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ from tunetui.core.load import Load
 from tunetui.core.point_statistics import Distribution, Statement
 from tunetui.core.session import EngineView
 from tunetui.core.slo import Metric
+from tunetui.core.workload import features
 from tunetui.drive.loop import LoadLoop
 from tunetui.drive.observe import EngineObserver
 from tunetui.drive.settings import Settings
@@ -98,7 +99,7 @@ class Result:
             "blocked_short_prompts": self.by_length.finding,
             "marks": list(self.marks),
             "interrupted": self.interrupted,
-            "features": summary.workload_features(self.episode),
+            "features": features(self.episode.plan),
         }
 
 
@@ -128,7 +129,7 @@ class Measuring:
         await self._loop.point_at(self._settings.url, self._settings.model, self._api)
         if warm:
             self._show(Progress("warming up", 0, 0, 0, 0))
-            await self._unless_stopped(self._loop.warm_up(self._loop.load.concurrency or 16))
+            await self._unless_stopped(self._loop.warm_up(self._loop.most_streams(self._loop.load)))
             self._raise_if_gone()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
@@ -189,9 +190,9 @@ class Measuring:
         if time.monotonic() >= self._next_look_s and (self._looking is None or self._looking.done()):
             # Beside the load: a server that is slow to answer this holds up nothing.
             self._next_look_s = time.monotonic() + LOOK_S
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._look_while_it_runs())
         shown = meter.shown
-        ended, total = (shown.requests.ended, shown.plan.size) if shown is not None else (0, loop.plan().size)
+        ended, total = (shown.requests.ended, shown.plan.size) if shown is not None else (0, loop.episode_requests)
         self._show(Progress("", ended, total, meter.in_flight, meter.errors))
 
     async def _end_look(self) -> None:
@@ -203,8 +204,11 @@ class Measuring:
                 await asyncio.wait_for(self._look(), LOOK_S)
 
     async def _look(self) -> None:
-        """Ask the server how busy it is."""
         self._view = await self._observer.view(self._view, self._api, None, None)
+
+    async def _look_while_it_runs(self) -> None:
+        """Ask the server how busy it is. Not after the end: an idle engine would make it look less busy than it was."""
+        await self._look()
         if not self._observer.unanswered:
             self._loop.meter.utilization.add(self._view.running, self._view.kv_usage)
 
@@ -231,13 +235,12 @@ class Measuring:
         seen = meter.measurement(time.monotonic())
         assert seen is not None
         utilization = meter.utilization.mean if load.open_loop and not self._observer.unanswered else None
-        features = summary.workload_features(episode)
+        shared = float(features(episode.plan).get("shared_prefix_share", 0))
         hit_rate = self._view.prefix_hit_rate
         marks = [seen.suspect] if seen.suspect else []
-        if hit_rate is not None and hit_rate > float(features.get("shared_prefix_share", 0)) + HIT_RATE_MARGIN:
+        if hit_rate is not None and hit_rate > shared + HIT_RATE_MARGIN:
             marks.append(
-                f"the prefix cache answered {hit_rate:.0%} of the prompt tokens, the workload shares "
-                f"{features.get('shared_prefix_share', 0):.0%}"
+                f"the prefix cache answered {hit_rate:.0%} of the prompt tokens, the workload shares {shared:.0%}"
             )
         scheduled = episode.requests.scheduled_s
         return Result(
