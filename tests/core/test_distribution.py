@@ -37,26 +37,6 @@ def test_what_is_out_of_range_is_counted_in_the_end_bins_and_nan_nowhere() -> No
     assert histogram.quantile(1.0) == pytest.approx(HIGHEST_S, rel=0.001)
 
 
-def test_merging_is_adding_all_values_to_one() -> None:
-    rng = np.random.default_rng(2)
-    a, b = rng.exponential(0.2, 300), rng.exponential(2.0, 700)
-    both, merged = held(np.concatenate([a, b])), held(a)
-    merged.merge(held(b))
-    assert merged.total == both.total == 1000
-    assert [merged.quantile(q) for q in (0.1, 0.5, 0.95)] == [both.quantile(q) for q in (0.1, 0.5, 0.95)]
-
-
-def test_coarse_counts_are_those_of_numpy_but_for_values_at_an_edge() -> None:
-    values_s = np.random.default_rng(3).lognormal(-1, 0.5, 20_000)
-    edges_s = np.geomspace(0.05, 3.0, 25)
-    coarse, exact = held(values_s).counts(edges_s), np.histogram(values_s, edges_s)[0]
-    assert coarse.shape == (24,)
-    assert np.abs(coarse - exact).max() <= 10
-    assert held(values_s).counts([0.0, 1e6]).tolist() == [20_000]
-    with pytest.raises(ValueError, match="rise"):
-        held(values_s).counts([1.0, 1.0])
-
-
 def test_used_bins_hold_every_value_near_its_place() -> None:
     centres_s, counts = held([0.2, 0.2, 5.0]).used()
     assert counts.tolist() == [2, 1]

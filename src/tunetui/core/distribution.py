@@ -40,11 +40,6 @@ class LatencyHistogram:
         np.add.at(self._kept(), places, 1)
         self._total += int(values.size)
 
-    def merge(self, other: LatencyHistogram) -> None:
-        """Add all that `other` holds."""
-        self._kept()[:] += other._kept()
-        self._total += other._total
-
     def quantile(self, q: float) -> float | None:
         """The `q`-quantile in seconds, within 0.1 % of `numpy.quantile` (linear); None for no values.
 
@@ -62,20 +57,6 @@ class LatencyHistogram:
         places = np.searchsorted(np.cumsum(self._kept()), ranks, side="right")
         low_s, high_s = (_centre_s(int(place)) for place in places)
         return low_s + (rank - below) * (high_s - low_s)
-
-    def counts(self, edges_s: Any) -> NDArray[np.int64]:
-        """Counts between rising `edges_s` (seconds, shape (k + 1,)), shape (k,). A bin counts where its centre lies.
-
-        Raises ValueError where the edges do not rise.
-        """
-        import numpy as np
-
-        edges = np.asarray(edges_s, dtype=float)
-        if edges.size < 2 or (np.diff(edges) <= 0).any():
-            raise ValueError("the edges of a histogram must rise, and be two or more")
-        places = np.log(np.maximum(edges, LOWEST_S / 2) / LOWEST_S) / BIN_WIDTH
-        first = np.clip(np.ceil(places - 0.5), 0, BINS).astype(np.int64)
-        return np.diff(np.concatenate([[0], np.cumsum(self._kept())])[first])
 
     def used(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The bins that hold anything: centres in seconds and counts, both of shape (bins used,)."""
