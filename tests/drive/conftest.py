@@ -18,4 +18,4 @@ async def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     yield made
     for driver in made.made:
         await made.end(driver)
-    await until(lambda: not offspring() - before, 5.0)
+    await until(lambda: not offspring() - before)

@@ -64,7 +64,7 @@ class Sessions:
         assert await asyncio.to_thread(driver.stop_server) == ()
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The first true value of `condition`; the test fails when there is none in time."""
     deadline_s = time.monotonic() + timeout_s
     while not (value := condition()):

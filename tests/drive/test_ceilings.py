@@ -137,5 +137,5 @@ async def test_quitting_between_two_ceilings_leaves_nothing(sessions: Sessions) 
     await sessions.end(driver)
     await starting
     assert driver.engine.pid is None
-    await until(lambda: not offspring(), 5.0)
+    await until(lambda: not offspring())
     assert not said(driver, "trying 2048 tokens")

@@ -140,7 +140,7 @@ async def test_a_block_that_cannot_be_read_is_said(sessions: Sessions) -> None:
 
 async def closed(sessions: Sessions, driver: Driver) -> None:
     await sessions.end(driver)
-    await until(lambda: not offspring(), 5.0)
+    await until(lambda: not offspring())
 
 
 @pytest.mark.parametrize("fault", ["hang_start,ignore_term", "hang_start,grandchild"])

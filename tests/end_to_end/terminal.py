@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TUNETUI = [sys.executable, "-m", "tunetui"]
+# A wait ends when what it waits for is there; only a failure takes this much longer, and shared machines stall.
+PATIENCE = 4.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Terminal:
         self.pane_pid = int(self._tmux("display-message", "-p", "#{pane_pid}"))
 
     def _tmux(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-L", self._socket, *words], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["tmux", "-L", self._socket, *words], capture_output=True, text=True, timeout=120)
         return done.stdout.strip("\n")
 
     def screen(self) -> str:
@@ -108,7 +110,7 @@ class Terminal:
 
     def wait(self, seen: Callable[[str], object], timeout_s: float, what: str) -> str:
         """Poll the screen until `seen` is true of it; returns it. Fails with the last screen."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + PATIENCE * timeout_s
         while True:
             screen = self.screen()
             if seen(screen):
@@ -147,7 +149,7 @@ class Terminal:
 
 def gone_within(processes: set[Process], timeout_s: float) -> set[Process]:
     """Wait until none of `processes` is alive; returns those that still are."""
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + PATIENCE * timeout_s
     while alive := {p for p in processes if p.alive}:
         if time.monotonic() > deadline_s:
             return alive
@@ -215,7 +217,7 @@ def judged(screen: str) -> int:
 def wait_for_whole_episode(terminal: Terminal, timeout_s: float) -> str:
     """Wait until the episode under way is over: the next one has begun to count."""
     most = judged(terminal.screen())
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + PATIENCE * timeout_s
     while time.monotonic() < deadline_s:
         screen = terminal.screen()
         now = judged(screen)

@@ -16,7 +16,7 @@ from tunetui.engine.process import ServerProcess
 FAKE = Path(__file__).parents[1] / "fake_vllm.py"
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The first true value of `condition`; the test fails when there is none in time."""
     deadline_s = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -212,7 +212,7 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
         await task
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     """Wait for a condition, looking every 2 ms. Raises TimeoutError after `limit_s`."""
     async with asyncio.timeout(limit_s):
         while not condition():

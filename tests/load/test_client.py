@@ -269,7 +269,7 @@ async def tried(
     server.script = lambda body: Script(fault=left.pop(0) if left else "", retry_after=retry_after)
     client = Client(endpoint(server.url), timeout_s, heard, retries)
     stream = client.send(request())
-    await until(lambda: stream.outcome, 10)
+    await until(lambda: stream.outcome)
     client.close()
     return stream
 

@@ -225,7 +225,7 @@ def screen_text(app: TunetuiApp) -> str:
     return "\n".join("".join(s.text for s in line) for line in screen._compositor.render_strips())
 
 
-async def until(pilot: Pilot[Any], holds: Callable[[], object], limit_s: float = 10.0) -> None:
+async def until(pilot: Pilot[Any], holds: Callable[[], object], limit_s: float = 60.0) -> None:
     """Wait until `holds`."""
     ends_s = time.monotonic() + limit_s
     while not holds():
