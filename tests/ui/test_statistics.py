@@ -144,6 +144,19 @@ async def test_the_keys_of_the_others_go_there_and_ones_own_goes_back() -> None:
         assert len(app.screen_stack) == 1
 
 
+async def test_a_timer_that_rings_while_a_page_or_the_app_goes_down_paints_nothing() -> None:
+    app, _ = make_app(STATES["decided"])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_page(pilot, app, "d")
+        page = app.screen
+        assert isinstance(page, StatisticsPage)
+        await pilot.press("escape")
+        await until(pilot, lambda: not page.query("#figures"))
+        page._painted = None
+        page._paint()
+    app._paint()
+
+
 async def test_a_page_that_is_higher_than_the_screen_is_read_to_its_end() -> None:
     app, _ = make_app(STATES["decided"])
     async with app.run_test(size=(60, 15)) as pilot:

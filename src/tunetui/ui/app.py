@@ -18,6 +18,7 @@ from tunetui.ui import commands
 from tunetui.ui import format as fmt
 from tunetui.ui.board import Board, Shown
 from tunetui.ui.overlays import Overlays
+from tunetui.ui.rows import is_up
 from tunetui.ui.startup import TAIL, is_starting
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class TunetuiApp(Overlays):
     def _paint(self) -> None:
         self._dirty = False
         board = next(iter(self.screen_stack[0].query(Board)), None) if self.screen_stack else None
-        if board is None or not board.is_mounted:
+        if board is None or not board.is_mounted or not is_up(self.screen_stack[0]):
             return
         state = self.driver.state
         tail = list(self.driver.engine.log)[-TAIL:] if is_starting(state) else ()

@@ -20,7 +20,7 @@ from tunetui.engine.logs import LogFollower
 from tunetui.ui import format as fmt
 from tunetui.ui.commands import COMMANDS, HELP_FIGURES
 from tunetui.ui.panels import DIM
-from tunetui.ui.rows import Rows, visible
+from tunetui.ui.rows import Rows, is_up, visible
 
 FOLLOW_S = 0.5
 LOG_LINES = 10_000
@@ -92,6 +92,8 @@ class LogPage(ModalScreen[None]):
 
     def _read_on(self) -> None:
         """Show what the log has got since the last look."""
+        if not is_up(self):
+            return
         path = self._path()
         lines: list[str] = []
         if path != self._shown_path:

@@ -5,11 +5,14 @@ It wraps only where asked to, reads no markup, and lets no control character thr
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.geometry import Region
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -26,6 +29,11 @@ _VISIBLE |= dict.fromkeys([*range(0x2066, 0x206A), *range(0xE0000, 0xE0080)], "\
 def visible(text: str) -> str:
     """`text` with every control character replaced by a sign for it, one for one; line feeds stay."""
     return text.translate(_VISIBLE)
+
+
+def is_up(screen: Screen[Any]) -> bool:
+    """Whether `screen` may be painted: while it or the app goes down its timers still ring, and widgets are missing."""
+    return screen.app.is_running and screen in screen.app.screen_stack
 
 
 def strips_of(text: Text, width: int, height: int, wrap: bool = False) -> list[Strip]:

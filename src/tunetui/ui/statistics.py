@@ -20,7 +20,7 @@ from tunetui.ui.fit import fitted, part
 from tunetui.ui.histograms import histograms
 from tunetui.ui.in_general import in_general
 from tunetui.ui.panels import DIM
-from tunetui.ui.rows import Rows
+from tunetui.ui.rows import Rows, is_up
 
 FOLLOW_S = 0.25
 TALL = 30  # rows from which a blank one stands under the title
@@ -63,6 +63,8 @@ class StatisticsPage(ModalScreen[None]):
 
     def _paint(self) -> None:
         """Show the state as it is; nothing is done where it is what is shown."""
+        if not is_up(self):
+            return
         state, (width, height) = self._state(), self.size
         look = (self._key, width, height)
         if state is self._painted and look == self._look:
