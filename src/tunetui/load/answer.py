@@ -112,6 +112,22 @@ class Answer:
             self._template = learned(data) or self._template
         return self.tokens - before
 
+    def took_frame(self, data: bytes, at_s: float) -> bool:
+        """Take `data` if it is a whole frame of the chunked transfer coding that holds one plain chunk and no more.
+
+        The frame must follow a whole one. Anything else is left: it must go through an HTTP parser to `feed`.
+        """
+        template = self._template
+        if template is None or self.error or self._events.held_bytes:
+            return False
+        size_end, end = data.find(b"\r\n"), len(data) - 2
+        if data[:size_end] != b"%x" % (end - size_end - 2) or data[end:] != b"\r\n":
+            return False
+        count = template.tokens(data, size_end + 2, end)
+        if count:
+            self._arrived(count, at_s)
+        return count > 0
+
     @property
     def output_tokens(self) -> int:
         """Tokens of the answer: the server's usage where it came and counts any, else those counted in the chunks."""

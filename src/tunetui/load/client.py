@@ -88,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._retry_after_s: float | None = None
         self._complete = False
         self._reusable = False
+        self._frame_ended = False  # since the parser was last fed, and no other has begun
+        self._between_frames = False  # the parser awaits the size of the next frame, and has seen none of it
 
     @property
     def usable(self) -> bool:
@@ -97,7 +99,7 @@ class Connection(asyncio.Protocol):
         """Write the request of `stream`; its answer belongs to it until the message is complete."""
         assert self._transport is not None
         self._stream = stream
-        self._answered = self._complete = False
+        self._answered = self._complete = self._between_frames = False
         self._status, self._error_body, self._retry_after_s = 0, b"", None
         body = stream.request.body
         self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
@@ -120,12 +122,17 @@ class Connection(asyncio.Protocol):
             self.abort()
             self._client.forget(self)
             return
+        # A whole frame of a chunked body would leave the parser as it is between two of them: it need not see it.
+        if self._between_frames and stream.answer.took_frame(data, at_s):
+            return
         self._answered = True
+        self._frame_ended = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._client.end(stream, Outcome.FAILED, f"unreadable HTTP answer: {error}", at_s)
             return
+        self._between_frames = self._frame_ended and data.endswith(b"\r\n")
         if self._complete:
             self._stream = None
             self._client.release(self, stream, self._reusable)
@@ -177,6 +184,12 @@ class Connection(asyncio.Protocol):
             stream.answer.feed(data, self._at_s)
         elif len(self._error_body) < MAX_ERROR_BYTES:
             self._error_body += data
+
+    def on_chunk_header(self) -> None:
+        self._frame_ended = False
+
+    def on_chunk_complete(self) -> None:
+        self._frame_ended = True
 
     def on_message_complete(self) -> None:
         if self._status:  # else it was an interim answer (1xx)

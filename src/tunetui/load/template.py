@@ -18,23 +18,26 @@ _PLAIN = b'"finish_reason":null'
 class Template:
     """Chunks of one stream that add tokens and nothing else."""
 
-    __slots__ = ("_after", "_before", "_between", "_start")
+    __slots__ = ("_after", "_before", "_between", "_middle", "_rest", "_start")
 
     def __init__(self, before: bytes, between: bytes, after: bytes) -> None:
         self._before = before
         self._between = between
         self._after = after
-        self._start = len(before)
+        self._start, self._middle, self._rest = len(before), len(between), len(after)
 
-    def tokens(self, data: bytes) -> int:
-        """The tokens of the one chunk that `data` is; 0 if it is anything else."""
-        if not (data.startswith(self._before) and data.endswith(self._after)):
+    def tokens(self, data: bytes, begin: int = 0, end: int | None = None) -> int:
+        """The tokens of the one chunk that `data` is from `begin` to `end`; 0 if it is anything else."""
+        if end is None:
+            end = len(data)
+        if not (data.startswith(self._before, begin, end) and data.endswith(self._after, begin, end)):
             return 0
-        end = data.rfind(self._between)
+        text, ids_end = begin + self._start, end - self._rest
+        text_end = data.rfind(self._between, text, ids_end)
         # A quote may end the text, a line's end the event: then something else stands between (or an escaped quote).
-        if end < self._start or data.find(b'"', self._start, end) >= 0 or data.find(b"\n", self._start, end) >= 0:
+        if text_end < 0 or data.find(b'"', text, text_end) >= 0 or data.find(b"\n", text, text_end) >= 0:
             return 0
-        ids = data[end + len(self._between) : -len(self._after)]
+        ids = data[text_end + self._middle : ids_end]
         if ids.isdigit():
             return 1
         count = ids.count(b",") + 1
