@@ -1,0 +1,120 @@
+"""An episode on the simulated engine in virtual time: no server, no sleeping, the same samples that a load would bring.
+
+It judges nothing: `core` does, with what it judges a real load with.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from tunetui.core.sample import Outcome, Sample
+from tunetui.core.workload import EpisodePlan
+from tunetui.demo.engine import BLOCK_SIZE, Engine, Request
+from tunetui.demo.machine import Machine
+
+
+@dataclass(slots=True)
+class _Sent:
+    index: int
+    scheduled_s: float
+    sent_s: float
+    tries: int = 1
+    first_s: float | None = None
+
+
+@dataclass(slots=True)
+class VirtualLoad:
+    """Runs episodes one after the other on `engine`, whose time is `now_s`. `timeout_s` ends a request that takes
+    longer; its client sends it again, up to `retries` times, as a new request at once. `steps` holds each step's end
+    and the output tokens that it made, those of answers that nobody waits for to the end included."""
+
+    engine: Engine
+    machine: Machine
+    timeout_s: float = float("inf")
+    retries: int = 0
+    now_s: float = 0.0
+    steps: list[tuple[float, int]] = field(default_factory=list)
+    busy_s: float = 0.0
+    _sent: dict[Request, _Sent] = field(default_factory=dict)
+    _deadlines: list[tuple[float, int, Request]] = field(default_factory=list)
+
+    def run(self, plan: EpisodePlan, episode: int = 1) -> list[Sample]:
+        """Every request of `plan`, from the present moment on; the samples in the order in which they ended."""
+        samples: list[Sample] = []
+        begin_s, engine, size = self.now_s, self.engine, plan.size
+        closed = plan.load.concurrency
+        next_one = 0
+        while next_one < size or self._sent:
+            while next_one < size and (
+                len(self._sent) < closed if closed is not None else begin_s + plan.arrivals_s[next_one] <= self.now_s
+            ):
+                at_s = self.now_s if closed is not None else begin_s + plan.arrivals_s[next_one]
+                self._send(plan, _Sent(next_one, at_s, at_s))
+                next_one += 1
+            if engine.idle:
+                self.now_s = begin_s + plan.arrivals_s[next_one]
+                continue
+            step = engine.schedule()
+            step_s = self.machine.step_s(step)
+            self.now_s += step_s
+            self.busy_s += step_s
+            firsts, ended = engine.finish(step)
+            self.steps.append((self.now_s, step.decodes + len(firsts)))
+            for request in firsts:
+                sent = self._sent[request]
+                if sent.first_s is None:
+                    sent.first_s = self.now_s
+            for request in ended:
+                samples.append(self._sample(plan, request, episode, Outcome.OK))
+            while self._deadlines and self._deadlines[0][0] <= self.now_s:
+                request = heapq.heappop(self._deadlines)[2]
+                if request in self._sent:
+                    self._give_up(plan, request, episode, samples)
+        return samples
+
+    def _send(self, plan: EpisodePlan, sent: _Sent) -> None:
+        i = sent.index
+        request = Request(plan.prompt_tokens[i], plan.output_tokens[i], _shared(plan, i))
+        self._sent[request] = sent
+        self.engine.add(request)
+        if self.timeout_s != float("inf"):
+            heapq.heappush(self._deadlines, (sent.sent_s + self.timeout_s, id(request), request))
+
+    def _give_up(self, plan: EpisodePlan, request: Request, episode: int, samples: list[Sample]) -> None:
+        self.engine.abort(request)
+        sent = self._sent[request]
+        if sent.tries > self.retries:
+            samples.append(
+                self._sample(plan, request, episode, Outcome.FAILED, f"timed out after {self.timeout_s:g} s")
+            )
+            return
+        del self._sent[request]
+        self._send(plan, _Sent(sent.index, sent.scheduled_s, self.now_s, sent.tries + 1))
+
+    def _sample(self, plan: EpisodePlan, request: Request, episode: int, outcome: Outcome, error: str = "") -> Sample:
+        sent = self._sent.pop(request)
+        done = outcome is Outcome.OK
+        return Sample(
+            episode=episode,
+            index=sent.index,
+            scheduled_s=sent.scheduled_s,
+            sent_s=sent.sent_s,
+            first_s=sent.first_s,
+            last_s=self.now_s if done else None,
+            prompt_tokens=plan.prompt_tokens[sent.index],
+            output_tokens=plan.output_tokens[sent.index] if done else 0,
+            outcome=outcome,
+            ended_s=self.now_s,
+            error=error,
+            retries=sent.tries - 1,
+        )
+
+
+def _shared(plan: EpisodePlan, index: int) -> tuple[int, ...]:
+    """The hashes of the prompt's blocks that are shared with others of a trace; fresh prompts have none."""
+    if not plan.blocks:
+        return ()
+    each = max(plan.block_tokens // BLOCK_SIZE, 1)
+    whole = plan.prompt_tokens[index] // BLOCK_SIZE
+    return tuple(hash((block, part)) for block in plan.blocks[index] for part in range(each))[:whole]
