@@ -1,7 +1,7 @@
 """A stand-in for vLLM's API server: its flags, log lines, HTTP and metrics, over a simulated batching engine.
 
-It holds no model and computes nothing; it needs only the standard library (and `tunetui_live` on PYTHONPATH when a
-scheduler class is named). `python tests/fake_vllm.py [serve MODEL] [vLLM's flags]`.
+It holds no model and computes nothing; its HTTP is the demo's, and it needs `tunetui_live` on PYTHONPATH when a
+scheduler class is named. `python tests/fake_vllm.py [serve MODEL] [vLLM's flags]`.
 
 Environment: FAKE_VLLM_START_S (seconds of start-up, 0.3), FAKE_VLLM_SPEED (2 halves the step times), FAKE_VLLM_FAULT:
 crash_at_start, crash_in_weights, oom, oom_in_weights, memory-above-tokens:N (no room for the KV cache above N tokens),
@@ -15,24 +15,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+
+from tunetui.demo.http import Server
 
 BLOCK_SIZE = 16
 BYTES_PER_BLOCK = 2 * 2**20
 GIB = 2**30
 TOTAL, WEIGHTS, ACTIVATIONS, NON_TORCH, GRAPHS = 10.0, 0.55, 0.25, 0.15, 0.05  # GiB of a card
-VOCABULARY = 32_000
 VERSION = "0.32.0"
 BASE_S, PER_RUNNING_S, PER_PREFILL_TOKEN_S = 0.002, 0.000_15, 0.000_01
 
@@ -116,6 +113,11 @@ class Engine:
     def free_blocks(self) -> int:
         """One block is vLLM's null block."""
         return self.options.num_blocks - 1 - self.used_blocks - self.held_blocks
+
+    def submit(
+        self, prompt: list[int], max_tokens: int, emit: Callable[[int | None], None], is_gone: Callable[[], bool]
+    ) -> None:
+        self.add(Request(prompt, max_tokens, emit, is_gone))
 
     def add(self, request: Request) -> None:
         if self.control:
@@ -351,142 +353,6 @@ class Control:
         ))  # fmt: skip
 
 
-def tokenize(text: str, special: bool) -> list[int]:
-    """A word or a mark is a token; ids below 10 are special, 1 begins a prompt."""
-    words = re.findall(r"\w+|[^\w\s]", text)
-    return [1] * special + [10 + zlib.crc32(word.encode()) % (VOCABULARY - 10) for word in words]
-
-
-class BadRequest(Exception):
-    """Answered with a status and vLLM's error body."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Server:
-    """HTTP/1.1 with keep-alive over asyncio streams; one request at a time on each connection."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.options = engine, engine.options
-        self.number = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                method, path, _ = head[0].split(" ")
-                headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
-                body = await reader.readexactly(int(headers.get("content-length", "0")))
-                try:
-                    await self.answer(method, path.partition("?")[0], json.loads(body or b"{}"), reader, writer)
-                except (BadRequest, ValueError, KeyError) as error:
-                    status = error.status if isinstance(error, BadRequest) else 400
-                    text = json.dumps({"error": {"message": str(error), "type": "BadRequestError", "code": status}})
-                    self.send(writer, text, status=status)
-                await writer.drain()
-                if headers.get("connection") == "close":
-                    break
-        writer.close()
-
-    def send(self, writer: asyncio.StreamWriter, text: str, kind: str = "application/json", status: int = 200) -> None:
-        data = text.encode()
-        head = f"HTTP/1.1 {status} Fake\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
-        writer.write(head.encode() + data)
-
-    async def answer(
-        self, method: str, path: str, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        name = self.options.name
-        if method == "POST" and body.get("model", name) != name:
-            raise BadRequest(404, f"The model `{body['model']}` does not exist.")
-        match (method, path):
-            case ("GET", "/health"):
-                self.send(writer, "", "text/plain")
-            case ("GET", "/version"):
-                self.send(writer, json.dumps({"version": VERSION}))
-            case ("GET", "/metrics"):
-                self.send(writer, self.engine.metrics(), "text/plain; version=0.0.4")
-            case ("GET", "/v1/models"):
-                card = {"id": name, "object": "model", "owned_by": "vllm", "root": self.options.model,
-                        "max_model_len": self.options.max_model_len}  # fmt: skip
-                self.send(writer, json.dumps({"object": "list", "data": [card]}))
-            case ("POST", "/tokenize"):
-                tokens = tokenize(body["prompt"], body.get("add_special_tokens", True))
-                limit = self.options.max_model_len
-                self.send(writer, json.dumps({"count": len(tokens), "max_model_len": limit, "tokens": tokens}))
-            case ("POST", "/v1/completions"):
-                await self.complete(body, reader, writer)
-            case _:
-                raise BadRequest(404, "Not Found")
-
-    async def complete(self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        prompt = body["prompt"] if isinstance(body["prompt"], list) else tokenize(body["prompt"], True)
-        most, limit = int(body.get("max_tokens") or 16), self.options.max_model_len
-        if not prompt or len(prompt) + most > limit:
-            raise BadRequest(400, f"This model's maximum context length is {limit} tokens, not {len(prompt) + most}.")
-        self.number += 1
-        answer = Answer(f"cmpl-{self.number}", self.options.name, body, prompt, most, writer)
-        self.engine.add(Request(prompt, most, answer.emit, lambda: reader.at_eof() or writer.is_closing()))
-        if answer.streams:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-                         b"Transfer-Encoding: chunked\r\n\r\n")  # fmt: skip
-        await answer.over
-        if not answer.streams:
-            choice = {"index": 0, "text": " t" * len(answer.tokens), "finish_reason": "length",
-                      "token_ids": answer.tokens}  # fmt: skip
-            self.send(writer, json.dumps(answer.shape([choice], answer.usage())))
-
-
-class Answer:
-    """The events of one completion, written as they come."""
-
-    def __init__(
-        self, identity: str, model: str, body: dict[str, Any], prompt: list[int], most: int, writer: Any
-    ) -> None:
-        self.identity, self.model, self.prompt, self.most, self.writer = identity, model, prompt, most, writer
-        self.streams = bool(body.get("stream"))
-        self.wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        self.wants_ids = bool(body.get("return_token_ids"))
-        self.tokens: list[int] = []
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def emit(self, token: int | None) -> None:
-        if token is not None:
-            self.tokens.append(token)
-        if self.streams and not self.writer.is_closing():
-            self.write_event(token)
-        if token is None and not self.over.done():
-            self.over.set_result(None)
-
-    def write_event(self, token: int | None) -> None:
-        if token is None:
-            tail = [json.dumps(self.shape([], self.usage()))] * self.wants_usage + ["[DONE]"]
-            self.writer.write(b"".join(_chunk(text) for text in tail) + b"0\r\n\r\n")
-            return
-        choice: dict[str, Any] = {"index": 0, "text": " t", "logprobs": None, "stop_reason": None}
-        choice["finish_reason"] = "length" if len(self.tokens) >= self.most else None
-        if self.wants_ids:
-            choice["token_ids"] = [token]
-            choice["prompt_token_ids"] = self.prompt if len(self.tokens) == 1 else None
-        self.writer.write(_chunk(json.dumps(self.shape([choice], None))))
-
-    def usage(self) -> dict[str, int]:
-        prompt, produced = len(self.prompt), len(self.tokens)
-        return {"prompt_tokens": prompt, "total_tokens": prompt + produced, "completion_tokens": produced}
-
-    def shape(self, choices: list[dict[str, Any]], usage: dict[str, int] | None) -> dict[str, Any]:
-        created = int(time.time())
-        return {"id": self.identity, "object": "text_completion", "created": created, "model": self.model,
-                "choices": choices, "usage": usage}  # fmt: skip
-
-
-def _chunk(text: str) -> bytes:
-    data = f"data: {text}\n\n".encode()
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
 def fail(message: str) -> None:
     """End the start as vLLM does: the cause in the engine core's log, then its consequence."""
     log("EngineCore failed to start.", "ERROR", "EngineCore")
@@ -606,7 +472,8 @@ async def main(options: argparse.Namespace) -> int:
     if options.scheduler_cls and block:
         engine.control = Control(engine, block)
     stepping = asyncio.create_task(engine.run())
-    server = await asyncio.start_server(Server(engine).serve, options.host, options.port, limit=2**24, backlog=2048)
+    made = Server(engine, options.name, options.model, options.max_model_len, VERSION)
+    server = await asyncio.start_server(made.serve, options.host, options.port, limit=2**24, backlog=2048)
     log(f"Starting vLLM server on http://{options.host}:{options.port}")
     print("INFO:     Application startup complete.", flush=True)
     after_s = next((float(fault.partition(":")[2]) for fault in FAULTS if fault.startswith("crash_after:")), None)

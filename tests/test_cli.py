@@ -43,6 +43,9 @@ BAD = [
     ("", 2, "give --model MODEL"),
     ("--model m --url http://h", 2, "give --model MODEL"),
     ("--model", 2, "expected one argument"),
+    ("--demo nosuch", 2, "no demo 'nosuch': give case, 7b-24gb, 7b-80gb, 70b-4x80gb"),
+    ("--demo --model m", 2, "a demo has its own model"),
+    ("--demo case --url http://h", 2, "a demo has its own model"),
     ("--model m --nosuch", 2, "unrecognized arguments: --nosuch"),
     ("--model m --mod x", 2, "unrecognized"),
     ("--model /nowhere/model", 2, "no model at /nowhere/model"),
@@ -214,3 +217,32 @@ def test_a_home_folder_is_resolved_and_a_url_has_no_trailing_slash(model: str, m
     settings = asked("--url", "http://127.0.0.1:8000/")
     assert settings.attached
     assert settings.url == "http://127.0.0.1:8000"
+
+
+def test_a_demo_is_a_session_like_any_other() -> None:
+    case = asked("--demo")
+    assert case.demo
+    assert case.command is not None
+    assert case.command.words[1:] == ("-m", "tunetui.demo", "--profile", "case")
+    assert (case.load, case.follows_seqs, case.episode_requests) == (Load(concurrency=256), True, 200)
+    assert case.cards is not None
+    point = first_point(case, ceiling_of(case, case.cards), case.cards)
+    assert (point.max_num_seqs, point.max_num_batched_tokens, point.chunked_prefill) == (256, 4096, False)
+    own = asked(
+        "--demo", "70b-4x80gb", "--rate", "3", "--slo", "ttft:99", "--prompt-tokens", "7", "--", "--max-num-seqs", "9"
+    )
+    assert (own.load, own.follows_seqs, len(own.cards or ())) == (Load(3.0), False, 4)
+    assert own.slo.objectives[0].limit_s == 0.099
+    assert own.workload.prompt.largest == 7
+    assert own.given.max_num_seqs == 9
+
+
+def test_a_demo_takes_another_port_where_its_own_is_taken() -> None:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", tune.PORT))
+            sock.listen()
+        except OSError:
+            pass  # somebody else holds it: as good
+        assert asked("--demo").port != tune.PORT

@@ -71,6 +71,7 @@ def test_a_request_that_times_out_is_sent_again_and_at_last_fails() -> None:
 
 
 def test_the_case_has_the_guides_verdicts_and_its_order_of_throughputs() -> None:
+    assert case.WORKLOAD.longest <= case.MACHINE.model.max_model_len
     low, high, chunked = (case.walk(point, requests=10_000) for point in case.POINTS)
     print(low, high, chunked, sep="\n")
     assert (low.ttft_met, low.tpot_met) == (True, True)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end.terminal import HAS_TMUX, TUNETUI, Terminal, below, free_port, gone_within, point_rows
+from end_to_end.terminal import HAS_TMUX, TUNETUI, Terminal, below, free_port, gone_within, judged, point_rows
 
 pytestmark = [pytest.mark.tmux, pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")]
 FAKE = f"{sys.executable} {Path(__file__).parents[1] / 'fake_vllm.py'}"
@@ -170,3 +170,19 @@ def test_a_terminal_that_is_dumb_or_too_small_is_refused(tmp_path: Path, termina
     terminals.append(small)
     assert small.exit_code(20) == 2
     assert "60x15" in small.screen().replace("\n", "")
+
+
+def test_the_demo_needs_nothing_and_says_what_it_is(tmp_path: Path, terminals: list[Terminal]) -> None:
+    terminal = Terminal(
+        [*TUNETUI, "--demo", "--port", str(free_port()), "--sessions-dir", str(tmp_path)], width=80, height=24
+    )
+    terminals.append(terminal)
+    screen = terminal.wait(lambda s: "LIVE 00:" in s and judged(s) > 20, 40, "the case is measured")
+    assert "SIMULATED" in screen
+    assert "256 streams" in screen
+    terminal.keys("3", "8", "4", "Enter")
+    screen = terminal.wait(lambda s: "384 streams" in s and "FAIL" in s, 60, "at 384 TTFT fails")
+    processes = below(terminal.pane_pid)
+    terminal.keys_at_once("q", "s")
+    assert terminal.exit_code() == 0
+    assert gone_within({p for p in processes if p.pid != terminal.pane_pid}, 10) == set()

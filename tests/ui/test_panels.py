@@ -448,3 +448,13 @@ def test_colours_stay_legible_as_greys(style: str) -> None:
     assert colour is not None
     red, green, blue = colour.get_truecolor()
     assert 0.2126 * red + 0.7152 * green + 0.0722 * blue > 140
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_simulated_engine_is_called_one_at_any_width(width: int) -> None:
+    state = replace(live(), demo=True, version="0.32.0+simulated", model="mistralai/Mistral-7B-Instruct-v0.3")
+    for shown in (state, replace(state, demo=False), replace(state, version="")):
+        text = panels.header(shown, 0.0, width).plain
+        assert "SIMULATED" in text
+        assert "+simulated" not in text
+    assert "SIMULATED" not in panels.header(live(), 0.0, width).plain

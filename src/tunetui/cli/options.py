@@ -69,7 +69,7 @@ def add_load_options(group: argparse._ArgumentGroup, rate_help: str) -> None:
     add("--seed", type=int, default=0, help="of arrivals and lengths (default 0)")
 
 
-def add_goal_options(group: argparse._ArgumentGroup, default: list[str], default_help: str) -> None:
+def add_goal_options(group: argparse._ArgumentGroup, default: list[str] | None, default_help: str) -> None:
     """The options that say what must be met."""
     group.add_argument(
         "--slo",

@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -34,11 +35,16 @@ from tunetui.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from tunetui.demo.profiles import Profile
     from tunetui.drive.settings import Settings
+    from tunetui.engine.gpu import GpuReading
 
+PORT = 8000
+SLO = ["ttft:600", "tpot:80"]
 
 EPILOG = """\
 examples:
+  tunetui --demo                             no GPU and no vLLM needed: a simulated engine, and the tuning guide's case
   tunetui --model meta-llama/Llama-2-7b-chat-hf --slo ttft:600 tpot:80 --rate 12
   tunetui --model ./llama --concurrency 64 --prompt-tokens 64-512 -- --dtype bfloat16 --max-model-len 4096
   tunetui --url http://127.0.0.1:8000        watch a running server; load is sent only after you type yes
@@ -54,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
     """The options, as `--help` shows them. Parsing raises Refused."""
     made = Parser(
         prog="tunetui",
-        usage="tunetui --model MODEL [options] [-- vllm flags]\n       tunetui --url URL [options]",
+        usage="tunetui --model MODEL [options] [-- vllm flags]\n       tunetui --url URL [options]\n"
+        "       tunetui --demo [PROFILE] [options] [-- vllm flags]",
         description="Step a running vLLM's settings by key, under load, and keep the point that meets the SLO.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -62,10 +69,17 @@ def parser() -> argparse.ArgumentParser:
     )
     server = made.add_argument_group("server")
     server.add_argument("--model", help="a Hugging Face name or a folder; starts vLLM with it")
+    server.add_argument(
+        "--demo",
+        nargs="?",
+        const="case",
+        metavar="PROFILE",
+        help="a simulated engine instead: case (default), 7b-24gb, 7b-80gb or 70b-4x80gb",
+    )
     server.add_argument("--url", help="attach to a running server instead: its knobs are read-only")
     server.add_argument("--vllm", metavar="CMD", help='the vLLM command, e.g. "/opt/vllm/bin/vllm serve"')
     server.add_argument("--host", default="127.0.0.1", help="where vLLM listens (default 127.0.0.1)")
-    server.add_argument("--port", type=int, default=8000, help="its port (default 8000)")
+    server.add_argument("--port", type=int, default=PORT, help=f"its port (default {PORT})")
     server.add_argument(
         "--max-num-seqs-ceiling",
         type=int,
@@ -79,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         help="most tokens of a step reachable without a restart (default 8192, or the model's length up to 16384)",
     )
     goal = made.add_argument_group("objective")
-    add_goal_options(goal, ["ttft:600", "tpot:80"], "(default ttft:600 tpot:80)")
+    add_goal_options(goal, None, "(default ttft:600 tpot:80)")
     load = made.add_argument_group("load")
     add_load_options(load, "open loop: R requests/s (default 4)")
     load.add_argument(
@@ -110,20 +124,29 @@ def main(words: Sequence[str]) -> int:
 
 def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Settings:
     """The session asked for. Raises Refused with one sentence and the next step."""
-    from tunetui.core.load import WorkloadError
+    from tunetui.core.load import Load, WorkloadError
     from tunetui.core.slo import SloError, parse_slo
     from tunetui.core.workload import default_episode_requests
     from tunetui.drive.settings import Settings
-    from tunetui.engine.command import CommandError, GivenFlags, VllmNotFound, find_vllm, read_flags
+    from tunetui.engine.command import CommandError, GivenFlags, VllmCommand, VllmNotFound, find_vllm, read_flags
 
+    profile = None if options.demo is None else demo_from(options)
+    if profile is not None:
+        vllm_flags = [*profile.flags, *vllm_flags]
     if bool(options.model) == bool(options.url):
-        raise Refused("give --model MODEL to start vLLM, or --url URL to attach to one that runs (see --help)", USAGE)
+        raise Refused(
+            "give --model MODEL to start vLLM, --url URL to attach to one that runs, or --demo (see --help)", USAGE
+        )
     try:
-        slo = parse_slo(options.slo, options.percentile)
+        slo = parse_slo(options.slo or SLO, options.percentile)
         load = load_from(options, default_rps=4.0)
         workload = workload_from(options)
         given = read_flags(vllm_flags) if options.model else GivenFlags()
-        command = find_vllm(options.vllm, os.environ) if options.model else None
+        command = None
+        if profile is not None:
+            command = VllmCommand((sys.executable, "-m", "tunetui.demo", "--profile", options.demo), "--demo")
+        elif options.model:
+            command = find_vllm(options.vllm, os.environ)
     except (SloError, WorkloadError) as error:
         raise Refused(str(error), USAGE) from None
     except CommandError as error:
@@ -152,8 +175,50 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
         max_in_flight=options.max_in_flight,
         ceiling_seqs=options.max_num_seqs_ceiling,
         ceiling_tokens=options.max_num_batched_tokens_ceiling,
+        cards=None if profile is None else cards_of(profile),
     )
+    if profile is not None and load_is_left_to(options):
+        seqs = given.max_num_seqs or 256
+        settings = replace(settings, load=profile.load or Load(concurrency=seqs), follows_seqs=profile.load is None)
     return settings if settings.attached else without_contradiction(settings, options.fit)
+
+
+def demo_from(options: argparse.Namespace) -> Profile:
+    """The demo asked for; what it says and the operator does not is put into `options`. Raises Refused."""
+    from tunetui.core.workload import default_episode_requests
+    from tunetui.demo.profiles import PROFILES
+    from tunetui.drive.engine import port_refusal
+
+    if options.model or options.url or options.vllm:
+        raise Refused("a demo has its own model and server: leave out --model, --url and --vllm", USAGE)
+    if (profile := PROFILES.get(options.demo)) is None:
+        raise Refused(f"no demo {options.demo!r}: give {', '.join(PROFILES)}", USAGE)
+    options.model = profile.machine.model.name
+    options.slo = options.slo or list(profile.slo)
+    if options.trace is None:
+        options.prompt_tokens = options.prompt_tokens or profile.prompt_tokens
+        options.output_tokens = options.output_tokens or profile.output_tokens
+    if options.episode_requests is None:  # an episode takes half as long, and decides a little less
+        options.episode_requests = default_episode_requests(options.percentile) // 2
+    if options.port == PORT and port_refusal(options.host, PORT):  # somebody's vLLM, say
+        with socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET) as sock, suppress(OSError):
+            sock.bind((options.host, 0))
+            options.port = sock.getsockname()[1]
+    return profile
+
+
+def cards_of(profile: Profile) -> tuple[GpuReading, ...]:
+    """What NVML would say of a demo's cards."""
+    from tunetui.engine.gpu import GpuReading
+
+    card = profile.machine.card
+    memory = int(card.memory_gib * 2**30)
+    return tuple(GpuReading(i, f"{card.name} (simulated)", memory, 0, None) for i in range(profile.machine.cards))
+
+
+def load_is_left_to(options: argparse.Namespace) -> bool:
+    """Whether nothing says how much load is sent."""
+    return all(one is None for one in (options.rate, options.concurrency, options.ramp, options.trace))
 
 
 def without_contradiction(settings: Settings, fit: str | None) -> Settings:
@@ -199,7 +264,8 @@ def run(settings: Settings) -> int:
 
     if not settings.attached and (refusal := port_refusal(settings.host, settings.port)):
         raise Refused(refusal, SERVER)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", (settings.model or settings.url).rstrip("/").split("/")[-1]).strip("-.")
+    served = (settings.model or settings.url).rstrip("/").split("/")[-1]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"simulated-{served}" if settings.demo else served).strip("-.")
     try:
         folder = make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
     except StoreError as error:

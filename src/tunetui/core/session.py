@@ -42,6 +42,9 @@ class StepState(StrEnum):
     IDLE = "IDLE"
 
 
+SIMULATED = "+simulated"  # ends the version of a server that is a demo
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
     """One phase of the server's start and when it began, in seconds since the command."""
@@ -126,6 +129,12 @@ class Session:
     rows: tuple[Row, ...] = ()
     baseline_path: str = ""
     notices: tuple[Notice, ...] = ()
+    demo: bool = False
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the server is a demo, ours or one that was attached to: it says so in its version."""
+        return self.demo or self.version.endswith(SIMULATED)
 
     @property
     def measuring(self) -> bool:

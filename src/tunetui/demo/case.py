@@ -19,7 +19,7 @@ from tunetui.demo.machine import A100, MISTRAL_7B, Machine
 from tunetui.demo.virtual import VirtualLoad
 
 MACHINE = Machine(A100, MISTRAL_7B)
-WORKLOAD = Workload(parse_lengths("30-150@0.945,3200-3830@0.055"), parse_lengths("160-480"))
+WORKLOAD = Workload(parse_lengths("30-150@0.975,3500-3840@0.025"), parse_lengths("140-256"))
 TTFT_S, TPOT_S = 0.6, 0.08
 UTILIZATION = 0.92
 
@@ -35,9 +35,9 @@ class Point:
 
 # Without chunking a step must hold a whole request, and vLLM's default is the model's length.
 POINTS = (Point(256, False, 4096), Point(384, False, 4096), Point(320, True, 8192))
-# Past the knee: its clients give a request up after a minute, and send it again.
+# Past the knee: its clients give a request up after half a minute, and send it again.
 PAST_THE_KNEE = (Point(512, True, 8192), Point(640, True, 8192))
-PATIENCE_S, RETRIES = 60.0, 2
+PATIENCE_S, RETRIES = 30.0, 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,18 @@ class Machine:
         """Of KV cache, on one card."""
         return self.model.kv_bytes_per_token * BLOCK_SIZE // self.cards
 
+    @property
+    def name(self) -> str:
+        return self.card.name if self.cards == 1 else f"{self.cards}x {self.card.name}"
+
+    def activations_bytes(self, token_budget: int) -> float:
+        """Of the largest step, on one card."""
+        return ACTIVATIONS_BYTES_PER_TOKEN * token_budget + ACTIVATIONS_GIB * GIB
+
     def fixed_bytes(self, token_budget: int) -> float:
         """What a start takes on one card besides the KV cache: weights, activations, graphs and the driver's own."""
-        return (
-            self.model.weights_bytes / self.cards
-            + ACTIVATIONS_BYTES_PER_TOKEN * token_budget
-            + (ACTIVATIONS_GIB + NON_TORCH_GIB + GRAPHS_GIB) * GIB
-        )
+        rest = (NON_TORCH_GIB + GRAPHS_GIB) * GIB
+        return self.model.weights_bytes / self.cards + self.activations_bytes(token_budget) + rest
 
     def num_blocks(self, utilization: float, token_budget: int) -> int:
         """KV blocks at a memory utilization; 0 or less where the rest does not fit."""

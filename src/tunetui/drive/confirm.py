@@ -55,7 +55,7 @@ def save_baseline(driver: Driver) -> Path:
     baseline = Baseline(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model={"name": settings.model, "served_as": facts.model, "max_model_len": facts.max_model_len},
-        engine={"name": "vllm", "version": state.version},
+        engine={"name": "vllm", "version": state.version, **({"simulated": True} if state.simulated else {})},
         hardware={
             "name": hardware_name(driver.gpus),
             "cards": len(driver.gpus),

@@ -58,7 +58,9 @@ class Driver:
             load=settings.load,
             began_s=time.monotonic(),
             load_allowed=not settings.attached,
+            demo=settings.demo,
         )
+        self._follows_seqs = settings.follows_seqs
         self.serving = Serving(settings, folder, self.environment, self.emit)
         self.engine = self.serving.engine
         self.loop = self.serving.loop
@@ -86,7 +88,8 @@ class Driver:
             await asyncio.wait({self._change_to(self._serve_first)})
 
     async def _serve_first(self) -> None:
-        self.gpus = await asyncio.to_thread(read_gpus)
+        cards = self.settings.cards
+        self.gpus = await asyncio.to_thread(read_gpus) if cards is None else cards
         await self._serve(self.serving.first_point(self.gpus))
 
     async def _serve(self, point: Point) -> None:
@@ -237,6 +240,7 @@ class Driver:
             self.emit(events.RestartOffered(step))
         else:
             self._leave_point()
+            self._follow(target)
             self.serving.write_targets(target, state.facts)
             self.emit(events.StepAsked(time.monotonic(), target, undo))
             self._change_to(self._reach)
@@ -257,7 +261,15 @@ class Driver:
         if target is None or self.settings.attached or not (state.restart is not None or state.phase is Phase.FAILED):
             return
         self._leave_point()
+        self._follow(target)
         self._change_to(self._serve, target)
+
+    def _follow(self, target: Point) -> None:
+        """The load of the point to come, where it is as many streams as there are slots."""
+        if self._follows_seqs and self.state.load.concurrency != target.max_num_seqs:
+            load = Load(concurrency=target.max_num_seqs)
+            self.emit(events.LoadChanged(load, self.state.paused, self.state.load_allowed))
+            self.loop.load = load
 
     async def _reach(self) -> None:
         """A step, in order (MEASURES): arrivals stop, the backlog goes, the batch gets there, the episode starts.
@@ -278,6 +290,7 @@ class Driver:
 
     def set_load(self, load: Load) -> None:
         """Change the rate or the concurrency; the backlog goes and a new episode starts."""
+        self._follows_seqs = False
         self._change_load(load, self.state.paused)
 
     def step_load(self, direction: int) -> None:

@@ -45,6 +45,12 @@ class Settings:
     ceiling_seqs: int | None = None
     ceiling_tokens: int | None = None
     ceiling_utilization: float | None = None
+    cards: tuple[GpuReading, ...] | None = None  # of a demo; None: the machine is asked
+    follows_seqs: bool = False  # a closed loop with as many streams as max-num-seqs, until the operator changes it
+
+    @property
+    def demo(self) -> bool:
+        return self.cards is not None
 
     @property
     def attached(self) -> bool:

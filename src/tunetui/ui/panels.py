@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tunetui.core.episode import Measurement
 from tunetui.core.knobs import Knob, MemoryFlag
-from tunetui.core.session import Phase, Session, StepState
+from tunetui.core.session import SIMULATED, Phase, Session, StepState
 from tunetui.core.slo import Metric, Verdict
 from tunetui.ui import format as fmt
 from tunetui.ui.fit import fitted, part, shortened
@@ -40,8 +40,10 @@ def header(state: Session, now_s: float, width: int) -> Text:
     )
     right.append(f"{load} PAUSED" if state.paused else load, f"bold {WARN}" if state.paused else "")
     parts = [part(3, "tunetui", "bold"), part(0, name)]
+    if state.simulated:
+        parts.insert(1, part(4, "SIMULATED", f"bold {WARN}"))
     if state.version:
-        parts.append(part(2, f"vLLM {state.version}"))
+        parts.append(part(2, f"vLLM {state.version.removesuffix(SIMULATED)}"))
     if state.hardware and width >= WIDE:
         parts.append(part(1, state.hardware))
     room = width - right.cell_len - 3
