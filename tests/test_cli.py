@@ -221,7 +221,7 @@ def test_a_home_folder_is_resolved_and_a_url_has_no_trailing_slash(model: str, m
 
 def test_a_demo_is_a_session_like_any_other() -> None:
     case = asked("--demo")
-    assert case.demo
+    assert case.simulated
     assert case.command is not None
     assert case.command.words[1:] == ("-m", "tunetui.demo", "--profile", "case")
     assert (case.load, case.follows_seqs, case.episode_requests) == (Load(concurrency=256), True, 200)

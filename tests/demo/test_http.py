@@ -89,5 +89,6 @@ def test_measure_sees_what_the_server_counts(url: str) -> None:
     assert before.prompt_tokens_total is not None
     assert after.generation_tokens_total == before.generation_tokens_total + 40 * 20
     assert after.prompt_tokens_total == before.prompt_tokens_total + 40 * 200
+    assert said["simulated"] is True
     assert (said["completed"], said["total_output_tokens"]) == (40, 800)
     assert (after.running, after.waiting, after.kv_usage) == (0, 0, 0.0)

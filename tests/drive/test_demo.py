@@ -23,7 +23,7 @@ CASE = ("--max-model-len", "4096", "--max-num-seqs", "16")
 
 
 async def live(sessions: Sessions, *flags: str, **changed: Any) -> Driver:
-    given = {"words": WORDS, "model": PROFILES["7b-80gb"].machine.model.name, "cards": (CARD,)}
+    given = {"words": WORDS, "model": PROFILES["7b-80gb"].machine.model.name, "cards": (CARD,), "simulated": True}
     return await sessions.live(*CASE, *flags, env={"TUNETUI_DEMO_START_S": "0.2"}, **given | changed)
 
 

@@ -246,6 +246,9 @@ async def measured(options: argparse.Namespace, settings: Settings, loads: list[
 
 async def with_model(settings: Settings, api: Any, options: argparse.Namespace) -> Settings:
     """The settings with the server's model, and requests that fit it. Raises Refused or ApiError."""
+    from tunetui.core.session import SIMULATED
+    from tunetui.engine.server_api import ApiError
+
     models = await api.models()
     if not models:
         raise Refused(f"{settings.url} serves no model: see the server's log", SERVER)
@@ -254,7 +257,10 @@ async def with_model(settings: Settings, api: Any, options: argparse.Namespace) 
         names = ", ".join(m.id for m in models[:5])
         raise Refused(f"{settings.url} does not serve {options.model!r}, but {names}: give --model one of these", USAGE)
     workload = fit_to(settings.workload, card.max_model_len, options.fit)
-    return replace(settings, model=card.id, workload=workload)
+    version = ""
+    with suppress(ApiError):  # others than vLLM need not have one
+        version = await api.version() or ""
+    return replace(settings, model=card.id, workload=workload, simulated=version.endswith(SIMULATED))
 
 
 def exit_code(results: list[Result]) -> int:

@@ -21,7 +21,7 @@ LABEL = 14
 def report(settings: Settings, result: Result) -> Iterator[str]:
     """One measurement: counts, latencies, verdicts, and what marks it."""
     data, seen = result.as_data(settings), result.seen
-    yield f"{settings.model} at {settings.url}"
+    yield f"{'SIMULATED ' if settings.simulated else ''}{settings.model} at {settings.url}"
     yield f"{result.load}, {settings.workload}"
     yield ""
     yield row("requests", requests_line(data))
@@ -92,7 +92,7 @@ def remarks(result: Result, data: dict[str, Any]) -> Iterator[str]:
 def comparison(settings: Settings, results: Sequence[Result]) -> Iterator[str]:
     """A table with a line for each load."""
     percentile = settings.slo.percentile
-    yield f"{settings.model} at {settings.url}, {settings.workload}"
+    yield f"{'SIMULATED ' if settings.simulated else ''}{settings.model} at {settings.url}, {settings.workload}"
     yield ""
     yield (
         f"{'req/s':>8}{f'P{percentile} TTFT':>10}{f'P{percentile} TPOT':>10}{'req/s':>9}{'tok/s':>9}{'goodput':>9}"

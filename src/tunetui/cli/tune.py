@@ -176,6 +176,7 @@ def settings_from(options: argparse.Namespace, vllm_flags: Sequence[str]) -> Set
         ceiling_seqs=options.max_num_seqs_ceiling,
         ceiling_tokens=options.max_num_batched_tokens_ceiling,
         cards=None if profile is None else cards_of(profile),
+        simulated=profile is not None,
     )
     if profile is not None and load_is_left_to(options):
         seqs = given.max_num_seqs or 256
@@ -265,7 +266,7 @@ def run(settings: Settings) -> int:
     if not settings.attached and (refusal := port_refusal(settings.host, settings.port)):
         raise Refused(refusal, SERVER)
     served = (settings.model or settings.url).rstrip("/").split("/")[-1]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"simulated-{served}" if settings.demo else served).strip("-.")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"simulated-{served}" if settings.simulated else served).strip("-.")
     try:
         folder = make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
     except StoreError as error:

@@ -58,7 +58,7 @@ class Driver:
             load=settings.load,
             began_s=time.monotonic(),
             load_allowed=not settings.attached,
-            demo=settings.demo,
+            demo=settings.simulated,
         )
         self._follows_seqs = settings.follows_seqs
         self.serving = Serving(settings, folder, self.environment, self.emit)

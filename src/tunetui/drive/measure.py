@@ -85,6 +85,7 @@ class Result:
             "backend": "vllm",
             "endpoint_type": "openai-chat" if settings.workload.chat else "openai",
             "model_id": settings.model,
+            **({"simulated": True} if settings.simulated else {}),
             "request_rate": load.rate_rps if load.rate_rps is not None else "trace" if load.speed else "inf",
             "burstiness": load.burstiness,
             "max_concurrency": load.concurrency,

@@ -47,10 +47,7 @@ class Settings:
     ceiling_utilization: float | None = None
     cards: tuple[GpuReading, ...] | None = None  # of a demo; None: the machine is asked
     follows_seqs: bool = False  # a closed loop with as many streams as max-num-seqs, until the operator changes it
-
-    @property
-    def demo(self) -> bool:
-        return self.cards is not None
+    simulated: bool = False
 
     @property
     def attached(self) -> bool:
