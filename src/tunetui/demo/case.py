@@ -37,7 +37,7 @@ class Point:
 POINTS = (Point(256, False, 4096), Point(384, False, 4096), Point(320, True, 8192))
 # Past the knee: its clients give a request up after half a minute, and send it again.
 PAST_THE_KNEE = (Point(512, True, 8192), Point(640, True, 8192))
-PATIENCE_S, RETRIES = 30.0, 2
+PATIENCE_S, RETRIES = 32.0, 2
 
 
 @dataclass(frozen=True, slots=True)
