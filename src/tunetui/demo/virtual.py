@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tunetui.core.sample import Outcome, Sample
 from tunetui.core.workload import EpisodePlan
-from tunetui.demo.engine import BLOCK_SIZE, Engine, Request
-from tunetui.demo.machine import Machine
+from tunetui.demo.engine import BLOCK_SIZE, Engine, Request, Step
+
+
+class StepTimes(Protocol):
+    """What takes time: a machine, or times fitted to a real engine."""
+
+    def step_s(self, step: Step) -> float:
+        """Seconds that `step` takes."""
 
 
 @dataclass(slots=True)
@@ -30,7 +37,7 @@ class VirtualLoad:
     and the output tokens that it made, those of answers that nobody waits for to the end included."""
 
     engine: Engine
-    machine: Machine
+    machine: StepTimes
     timeout_s: float = float("inf")
     retries: int = 0
     now_s: float = 0.0
