@@ -11,7 +11,7 @@ from drive.sessions import Sessions, settled, until
 
 from tunetui.core.knobs import Knob
 from tunetui.core.load import Load
-from tunetui.core.session import Phase, StepState
+from tunetui.core.session import Phase
 from tunetui.core.workload import Workload, parse_lengths
 from tunetui.demo.profiles import PROFILES
 from tunetui.drive.driver import Driver
@@ -41,8 +41,6 @@ async def test_every_knob_is_live_and_does_what_it_says(sessions: Sessions) -> N
     assert now is not None
     assert now.max_num_seqs == 4
     assert now.running <= 4
-    facts = driver.state.facts
-    assert facts is not None
     driver.set_knob(Knob.MEMORY, 0.5)
     await settled(driver)
     now = control.in_force()
@@ -96,9 +94,5 @@ async def test_a_start_that_vllm_would_refuse_fails_and_is_diagnosed(
         *flags, env={"TUNETUI_DEMO_START_S": "0.05"}, words=WORDS, model="m", cards=(CARD,), ceiling_tokens=8192
     )
     await driver.start()
-    if driver.state.phase is Phase.LIVE:  # a lower utilization was tried, and said
-        assert driver.state.lowered
-    else:
-        assert driver.state.phase is Phase.FAILED
-        assert said in " ".join(driver.state.failure)
-    assert driver.state.step_state is not StepState.ASKED
+    assert driver.state.phase is Phase.FAILED
+    assert said in " ".join(driver.state.failure)
