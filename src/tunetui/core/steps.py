@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 
 
 class Stop(IntEnum):
@@ -50,7 +51,6 @@ def durations_s(steps: Sequence[EngineStep]) -> list[float | None]:
     and such a gap is long. Whoever fits step times must leave out what does not fit.
     """
     found: list[float | None] = [
-        following.time_s - step.time_s if step.running else None
-        for step, following in zip(steps, steps[1:], strict=False)
+        following.time_s - step.time_s if step.running else None for step, following in pairwise(steps)
     ]
     return [*found, None] if steps else []
