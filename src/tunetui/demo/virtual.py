@@ -6,12 +6,17 @@ It judges nothing: `core` does, with what it judges a real load with.
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tunetui.core.sample import Outcome, Sample
+from tunetui.core.steps import EngineStep, Stop
 from tunetui.core.workload import EpisodePlan
 from tunetui.demo.engine import BLOCK_SIZE, Engine, Request, Step
+
+RING = 2048  # steps, as many as the control block holds
 
 
 class StepTimes(Protocol):
@@ -31,10 +36,23 @@ class _Sent:
 
 
 @dataclass(slots=True)
+class Report:
+    """What happened since the report before, up to `t_s`: requests sent and their scheduled moments, first tokens and
+    theirs, requests that ended, output tokens."""
+
+    t_s: float
+    tokens: int = 0
+    sent: list[tuple[int, float]] = field(default_factory=list)
+    firsts: list[tuple[int, float]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class VirtualLoad:
     """Runs episodes one after the other on `engine`, whose time is `now_s`. `timeout_s` ends a request that takes
     longer; its client sends it again, up to `retries` times, as a new request at once. `steps` holds each step's end
-    and the output tokens that it made, those of answers that nobody waits for to the end included."""
+    and the output tokens that it made, those of answers that nobody waits for to the end included; `ring` the newest
+    steps as a control block would."""
 
     engine: Engine
     machine: StepTimes
@@ -42,43 +60,89 @@ class VirtualLoad:
     retries: int = 0
     now_s: float = 0.0
     steps: list[tuple[float, int]] = field(default_factory=list)
+    ring: deque[EngineStep] = field(default_factory=lambda: deque(maxlen=RING))
     busy_s: float = 0.0
     _sent: dict[Request, _Sent] = field(default_factory=dict)
     _deadlines: list[tuple[float, int, Request]] = field(default_factory=list)
 
     def run(self, plan: EpisodePlan, episode: int = 1) -> list[Sample]:
         """Every request of `plan`, from the present moment on; the samples in the order in which they ended."""
-        samples: list[Sample] = []
+        return [sample for report in self.reports(plan, episode) for sample in report.samples]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of the present episode in the engine."""
+        return len(self._sent)
+
+    @property
+    def awaiting(self) -> int:
+        """... of which so many have no token yet."""
+        return sum(sent.first_s is None for sent in self._sent.values())
+
+    def reports(self, plan: EpisodePlan, episode: int = 1, every_s: float = float("inf")) -> Iterator[Report]:
+        """`run`, told every `every_s` virtual seconds. To end it early close it, and `drop` what is left."""
         begin_s, engine, size = self.now_s, self.engine, plan.size
         closed = plan.load.concurrency
         next_one = 0
+        report, due_s = Report(begin_s), begin_s + every_s
         while next_one < size or self._sent:
             while next_one < size and (
                 len(self._sent) < closed if closed is not None else begin_s + plan.arrivals_s[next_one] <= self.now_s
             ):
                 at_s = self.now_s if closed is not None else begin_s + plan.arrivals_s[next_one]
                 self._send(plan, _Sent(next_one, at_s, at_s))
+                report.sent.append((next_one, at_s))
                 next_one += 1
             if engine.idle:
                 self.now_s = begin_s + plan.arrivals_s[next_one]
                 continue
-            step = engine.schedule()
-            step_s = self.machine.step_s(step)
-            self.now_s += step_s
-            self.busy_s += step_s
-            firsts, ended = engine.finish(step)
-            self.steps.append((self.now_s, step.decodes + len(firsts)))
-            for request in firsts:
-                sent = self._sent[request]
-                if sent.first_s is None:
-                    sent.first_s = self.now_s
-            for request in ended:
-                samples.append(self._sample(plan, request, episode, Outcome.OK))
-            while self._deadlines and self._deadlines[0][0] <= self.now_s:
-                request = heapq.heappop(self._deadlines)[2]
-                if request in self._sent:
-                    self._give_up(plan, request, episode, samples)
-        return samples
+            self._step(plan, episode, report)
+            if self.now_s >= due_s:
+                yield report
+                report, due_s = Report(self.now_s), self.now_s + every_s
+        yield report
+
+    def drop(self) -> None:
+        """End of an episode before its time: requests without a token go, those with one end by themselves."""
+        for request, sent in self._sent.items():
+            if sent.first_s is None:
+                self.engine.abort(request)
+        self._sent.clear()
+        self._deadlines.clear()
+
+    def _step(self, plan: EpisodePlan, episode: int, report: Report) -> None:
+        """One step of the engine, and what it brought."""
+        engine = self.engine
+        step = engine.schedule()
+        self._record(step)
+        step_s = self.machine.step_s(step)
+        self.now_s += step_s
+        self.busy_s += step_s
+        firsts, ended = engine.finish(step)
+        self.steps.append((self.now_s, step.decodes + len(firsts)))
+        report.t_s = self.now_s
+        report.tokens += step.decodes + len(firsts)
+        for request in firsts:
+            sent = self._sent.get(request)
+            if sent is not None and sent.first_s is None:
+                sent.first_s = self.now_s
+                report.firsts.append((sent.index, self.now_s))
+        for request in ended:
+            if request in self._sent:
+                report.samples.append(self._sample(plan, request, episode, Outcome.OK))
+        while self._deadlines and self._deadlines[0][0] <= self.now_s:
+            request = heapq.heappop(self._deadlines)[2]
+            if request in self._sent:
+                self._give_up(plan, request, episode, report.samples)
+
+    def _record(self, step: Step) -> None:
+        engine, pool = self.engine, self.engine.pool
+        held = len(engine.held)
+        self.ring.append(EngineStep(
+            self.now_s, len(engine.running), len(engine.waiting), step.decodes + len(step.prefills), step.tokens,
+            pool.num_blocks - 1 - pool.free - held, pool.free, engine.preemptions, Stop(step.stopped_by),
+            engine.token_budget,
+        ))  # fmt: skip
 
     def _send(self, plan: EpisodePlan, sent: _Sent) -> None:
         i = sent.index
