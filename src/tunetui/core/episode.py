@@ -224,6 +224,15 @@ class Episode:
             suspect=self._suspect(lateness),
         )
 
+    @property
+    def mean_tpot_s(self) -> float:
+        """Of the counted requests that ended well; 0 where none has a TPOT."""
+        import numpy as np
+
+        tpot_s = self.requests.tpot_s(self.counted)[self.requests.outcome[self.counted] == OK]
+        tpot_s = tpot_s[~np.isnan(tpot_s)]
+        return float(tpot_s.mean()) if tpot_s.size else 0.0
+
     def good(self) -> Mask:
         """Which counted requests ended well and met every objective, shape (counted,)."""
         good: Mask = self.requests.outcome[self.counted] == OK

@@ -9,6 +9,8 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
+from statistics import fmean
 
 from tunetui.core.episode import Measurement
 from tunetui.core.load import Load
@@ -22,6 +24,7 @@ from tunetui.load.fleet import STREAM_TOKENS_PER_S, Fleet, processes_for
 from tunetui.load.generator import Cancel, GeneratorGoneError, Target
 
 WARM_UP_BATCH = 16
+WARM_UP_TOKENS = 48  # of an answer: a longer one warms nothing more
 WARM_UP_LIMIT_S = 90.0
 DRAIN_S = 5.0  # a drain is answered in milliseconds
 SILENT_ROUNDS = 20  # half seconds without a report, of which there are ten a second
@@ -181,13 +184,12 @@ class LoadLoop:
     async def warm_up(self, max_num_seqs: int) -> None:
         """Batches of requests until one is no faster than the one before by 15 %: the engine is warm then.
 
-        The mean E2EL of the last batch fixes the cut of the episodes to come.
+        The mean E2EL that the last batch lets expect fixes the cut of the episodes to come.
         """
         streams = max(1, min(WARM_UP_BATCH, max_num_seqs))
         began_s, before_s = time.monotonic(), float("inf")
         while time.monotonic() - began_s < WARM_UP_LIMIT_S and not self.died:
-            plan = plan_episode(self._settings.workload, Load(concurrency=streams), 0, streams)
-            took_s = await self._one_batch(plan)
+            took_s = await self._one_batch(plan_episode(self._settings.workload, Load(concurrency=streams), 0, streams))
             if took_s > 0.85 * before_s:
                 break
             before_s = min(before_s, took_s)
@@ -195,15 +197,18 @@ class LoadLoop:
         self.meter.errors, self.meter.last_error = 0, ""
 
     async def _one_batch(self, plan: EpisodePlan) -> float:
+        """The requests of `plan` with short answers; returns the seconds they took."""
         began_s = time.monotonic()
         self.meter.reset()
-        await self._send(plan)
+        await self._send(replace(plan, output_tokens=tuple(min(n, WARM_UP_TOKENS) for n in plan.output_tokens)))
         while not (done := self.meter.completed(time.monotonic())):
             if self.died or time.monotonic() - began_s > WARM_UP_LIMIT_S:
                 break
             await asyncio.sleep(0.02)
         if done and done[-1].mean_e2el_s:
-            self._mean_e2el_s = done[-1].mean_e2el_s
+            longer = fmean(max(tokens - WARM_UP_TOKENS, 0) for tokens in plan.output_tokens)
+            mean_tpot_s = self.meter.shown.mean_tpot_s if self.meter.shown is not None else 0.0
+            self._mean_e2el_s = done[-1].mean_e2el_s + longer * mean_tpot_s
         return time.monotonic() - began_s
 
     # -- episodes -------------------------------------------------------------------------------------------------
