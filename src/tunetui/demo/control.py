@@ -12,13 +12,27 @@ PUBLISH_S = 0.1
 
 
 class Control:
-    """Reads targets, keeps them within the limits of the start, and writes what is in force and what each step did."""
+    """Reads targets, keeps them within the limits of the start, and writes what is in force and what each step did.
 
-    def __init__(self, path: str, engine: Engine, max_model_len: int, bytes_per_block: int, version: str) -> None:
+    `threshold_restart` says why the long prefill threshold stays as it is, if it does. What is in force is written at
+    once where it changes, and else every `publish_s`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        engine: Engine,
+        max_model_len: int,
+        bytes_per_block: int,
+        version: str,
+        threshold_restart: str = "",
+        publish_s: float = PUBLISH_S,
+    ) -> None:
         self._block = control.ServerBlock.open(path)
         self._engine, self._length = engine, max_model_len
         self._seqs, self._tokens = engine.max_num_seqs, engine.token_budget
         self._most_held = max(engine.pool.num_blocks - 1 - blocks_for(max_model_len), 0)
+        self._threshold_restart = threshold_restart
         self._chunked_restart = ""
         if not engine.chunked:
             self._chunked_restart = "the engine was started without it"
@@ -27,7 +41,7 @@ class Control:
         self._wanted = control.Targets(0, self._seqs, self._tokens, int(engine.chunked), engine.threshold, 0)
         self._seen = 0
         self._pending = False
-        self._published_s = 0.0
+        self._publish_s, self._published_s = publish_s, 0.0
         self._block.say_hello(control.Hello(
             pid=os.getpid(), asynchronous=0, num_blocks=engine.pool.num_blocks, block_size=BLOCK_SIZE,
             blocks_per_max_request=blocks_for(max_model_len), bytes_per_block=bytes_per_block,
@@ -35,7 +49,7 @@ class Control:
             whole_request=max_model_len, tokens_per_decode=1, least_prefill=0, least_threshold=BLOCK_SIZE,
             chunked_prefill=int(engine.chunked), long_prefill_token_threshold=engine.threshold, version=version,
             base_class="Scheduler", seqs_restart="", tokens_restart="", chunked_restart=self._chunked_restart,
-            threshold_restart="", memory_restart="",
+            threshold_restart=threshold_restart, memory_restart="",
         ))  # fmt: skip
         self.look()
         self._publish()
@@ -58,8 +72,9 @@ class Control:
             engine.chunked = bool(wanted.chunked_prefill)
         floor = max(engine.max_num_seqs, len(engine.running), 0 if engine.chunked else self._length)
         engine.token_budget = min(max(wanted.max_num_batched_tokens, floor), self._tokens)
-        threshold = wanted.long_prefill_token_threshold if engine.chunked else 0
-        engine.threshold = max(threshold, BLOCK_SIZE) if threshold else 0
+        if not self._threshold_restart:
+            threshold = wanted.long_prefill_token_threshold if engine.chunked else 0
+            engine.threshold = max(threshold, BLOCK_SIZE) if threshold else 0
         hold = min(max(wanted.held_blocks, 0), self._most_held)
         engine.hold(hold)
         self._pending = len(engine.held) != hold or len(engine.running) > engine.max_num_seqs
@@ -71,11 +86,12 @@ class Control:
             now_s, len(engine.running), len(engine.waiting), step.decodes + len(step.prefills), step.tokens,
             engine.pool.free, len(engine.held), engine.preemptions, step.stopped_by, engine.token_budget,
         )  # fmt: skip
-        if now_s >= self._published_s + PUBLISH_S:
+        if now_s >= self._published_s + self._publish_s:
             self._publish()
 
     def idle(self) -> None:
-        """Nothing is left to do: say so, for no step will."""
+        """Nothing is left to do: say so, for no step will. vLLM's last step is an empty one, which looks once more."""
+        self.look()
         self._publish()
 
     def _publish(self) -> None:

@@ -131,6 +131,11 @@ class Engine:
 
     def schedule(self) -> Step:
         """Sequences that decode first, then prefills under way, then admission in order, as far as the budget goes."""
+        # vLLM goes through the running in the order of admission, so a prefill under way comes before younger sequences
+        # that decode. While the knobs stay as they are both ways give the same: only with a threshold is one admitted
+        # behind a prefill that goes on, and those before it never want more than in that step, when it found room.
+        # They differ while such a prefill lasts after the budget was lowered, or the threshold raised or taken away:
+        # vLLM may then leave younger sequences without a token.
         before = self.preemptions
         self._grow()
         budget = self.token_budget - (len(self.running) - len(self._prefilling))
@@ -189,6 +194,8 @@ class Engine:
                 known = self.pool.known(request.hashes[: (request.prompt_tokens - 1) // BLOCK_SIZE])
             request.computed = len(known) * BLOCK_SIZE
             left = request.to_prefill - request.computed
+            # As vLLM V1 does without chunking: a whole prompt must fit into what the sequences that decode leave of the
+            # budget. (V0 gave prefills steps of their own, before all decodes.)
             if not self.chunked and left > budget:
                 return STOP_TOKENS
             # The whole prompt must find room, whatever part of it comes first.
