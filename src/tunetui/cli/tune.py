@@ -67,6 +67,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_session_options(made)
+    made.add_argument("--version", action="version", version=f"tunetui {__version__}")
+    return made
+
+
+def add_session_options(made: argparse.ArgumentParser) -> None:
+    """The options that say which server, which goal and which load a session has."""
     server = made.add_argument_group("server")
     server.add_argument("--model", help="a Hugging Face name or a folder; starts vLLM with it")
     server.add_argument(
@@ -108,9 +115,7 @@ def parser() -> argparse.ArgumentParser:
         default=Path("sessions"),
         metavar="DIR",
         help="where sessions are kept (default ./sessions)",
-    )
-    made.add_argument("--version", action="version", version=f"tunetui {__version__}")
-    return made  # fmt: skip
+    )  # fmt: skip
 
 
 def main(words: Sequence[str]) -> int:
@@ -256,21 +261,27 @@ def refuse_unusable_terminal() -> None:
         raise Refused(f"the terminal is {width}x{height}, the screen needs 60x15: enlarge it", USAGE)
 
 
-def run(settings: Settings) -> int:
-    """Run the app; whatever ends it, the server is stopped afterwards unless the operator leaves it running."""
-    from tunetui.drive.driver import Driver
+def session_folder(settings: Settings) -> Path:
+    """A new folder for the session, once its port is free. Raises Refused."""
     from tunetui.drive.engine import port_refusal
     from tunetui.store.baselines import StoreError, make_session_folder
-    from tunetui.ui.app import TunetuiApp
 
     if not settings.attached and (refusal := port_refusal(settings.host, settings.port)):
         raise Refused(refusal, SERVER)
     served = (settings.model or settings.url).rstrip("/").split("/")[-1]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"simulated-{served}" if settings.simulated else served).strip("-.")
     try:
-        folder = make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
+        return make_session_folder(settings.sessions_dir, f"{name or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
     except StoreError as error:
         raise Refused(str(error), USAGE) from None
+
+
+def run(settings: Settings) -> int:
+    """Run the app; whatever ends it, the server is stopped afterwards unless the operator leaves it running."""
+    from tunetui.drive.driver import Driver
+    from tunetui.ui.app import TunetuiApp
+
+    folder = session_folder(settings)
     for name in ("COLUMNS", "LINES"):  # exported by some shells, and wrong as soon as the terminal is resized
         os.environ.pop(name, None)
     last_resort = LastResort()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunetui.core import session as events
+from tunetui.core.edge import Trial
 from tunetui.core.knobs import How, Knob, Point, Step, plan_step, stepped
 from tunetui.core.load import Load
 from tunetui.core.rows import compared, current_row
@@ -313,6 +314,40 @@ class Driver:
         self.loop.load = load
         if serving:
             self._change_to(self._reach)
+
+    # -- trials -------------------------------------------------------------------------------------------------------
+
+    def begin_trial(self, trial: Trial) -> asyncio.Task[None]:
+        """Go to a trial's point and load in one change, by a restart where that must be; then its episode begins. The
+        operator's own episodes come back with `end_trials`."""
+        state = self.state
+        assert state.point is not None
+        assert state.facts is not None
+        self._follows_seqs = False
+        self._leave_point()
+        self.loop.trial, self.loop.load = trial, trial.load
+        self.emit(events.LoadChanged(trial.load, False, state.load_allowed))
+        self.emit(events.EpisodeReset())
+        if trial.point == state.point:
+            return self._change_to(self._reach)
+        if plan_step(state.point, trial.point, state.facts).how is not How.LIVE:
+            return self._change_to(self._serve, trial.point)
+        self.serving.write_targets(trial.point, state.facts)
+        self.emit(events.StepAsked(time.monotonic(), trial.point))
+        return self._change_to(self._reach)
+
+    def begin_confirmation(self, point: Point) -> asyncio.Task[None]:
+        """A fresh server with exactly the flags of `point`, for trials to confirm it on."""
+        self._leave_point()
+        return self._change_to(self._serve_as_deployed, point)
+
+    async def _serve_as_deployed(self, point: Point) -> None:
+        await self.serving.start(point, Phase.CONFIRMING)
+        self.emit(events.PhaseChanged(Phase.CONFIRMED))
+
+    def end_trials(self) -> None:
+        """The next episode is the operator's own again; what is being measured goes on."""
+        self.loop.trial = None
 
     async def _begin_episodes(self) -> None:
         self.emit(events.EpisodeReset())

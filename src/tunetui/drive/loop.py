@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 
+from tunetui.core.edge import Trial
 from tunetui.core.episode import Measurement
 from tunetui.core.load import Load
 from tunetui.core.slo import Verdict
@@ -37,6 +38,7 @@ class LoadLoop:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.load: Load = settings.load
+        self.trial: Trial | None = None
         self.episode_requests = settings.episode_requests
         self.meter = Meter(settings.slo)
         self.died = ""
@@ -178,6 +180,11 @@ class LoadLoop:
 
     # -- warming up -----------------------------------------------------------------------------------------------
 
+    @property
+    def mean_e2el_s(self) -> float:
+        """What the last warm-up lets expect; 0 before it."""
+        return self._mean_e2el_s
+
     def most_streams(self, load: Load) -> int:
         return load.concurrency or WARM_UP_BATCH
 
@@ -214,7 +221,10 @@ class LoadLoop:
     # -- episodes -------------------------------------------------------------------------------------------------
 
     def plan(self) -> EpisodePlan:
-        """The episode of the present load; its cut is fixed the first time this load is used."""
+        """The episode of the present load; its cut is fixed the first time this load is used. A trial says its own."""
+        if (trial := self.trial) is not None:
+            workload = replace(self._settings.workload, seed=self._settings.workload.seed + trial.seed)
+            return plan_episode(workload, trial.load, trial.cut, trial.requests)
         counted = self.episode_requests
         cut = self._settings.cut
         if cut is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunetui.core.knobs import EngineFacts, Knob, MemoryFlag, Point
+from tunetui.core.steps import EngineStep, Stop
 from tunetui.live.tunetui_live import block as layout
 from tunetui.live.tunetui_live.block import BlockError, Hello, InForce, StepRecord
 
@@ -83,8 +84,30 @@ class LiveControl:
         self._next_record, records = self._block.records(self._next_record)
         return tuple(records)
 
+    def records_since(self, number: int | None) -> tuple[int, Sequence[StepRecord]]:
+        """The steps recorded after `number`, as far as the ring still holds them (None: none, only where it stands
+        now), and the number to ask from next. For readers with a place of their own."""
+        following, records = self._block.records(number if number is not None else 2**62)
+        return following, tuple(records)
+
     def close(self) -> None:
         self._block.close()
+
+
+def engine_step(record: StepRecord, num_blocks: int) -> EngineStep:
+    """A record of the ring as the core has it."""
+    return EngineStep(
+        record.time_s,
+        record.running,
+        record.waiting,
+        record.scheduled_requests,
+        record.scheduled_tokens,
+        max(num_blocks - 1 - record.free_blocks - record.held_blocks, 0),
+        record.free_blocks,
+        record.preemptions,
+        Stop(record.stopped_by),
+        record.token_budget,
+    )
 
 
 def facts_from_hello(
