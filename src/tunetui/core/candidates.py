@@ -5,6 +5,7 @@ It ranks nothing and measures nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -52,13 +53,23 @@ def seqs_ladder(facts: EngineFacts) -> list[int]:
 
 def candidates(stage: Stage, around: Around, facts: EngineFacts, knobs: frozenset[Knob]) -> list[Point]:
     """Points to compare with the best one, those that vLLM would not start with left out; `knobs` may be moved."""
-    found = dict.fromkeys(point for knob, point in _proposed(stage, around, facts) if knob in knobs)
+    found = dict.fromkeys(point for knob, point in _proposed(stage, around, facts, knobs) if knob in knobs)
     return [
         point for point in found if point != around.best and plan_step(around.best, point, facts).how is not How.REFUSED
     ]
 
 
-def _proposed(stage: Stage, around: Around, facts: EngineFacts) -> Iterator[tuple[Knob, Point]]:
+def sides(best: Point, found: list[Point]) -> list[list[Point]]:
+    """The candidates by what they move and which way, those that are nearest to the best one first."""
+    ways: dict[tuple[object, ...], list[Point]] = {}
+    for point in sorted(found, key=lambda p: abs(p.max_num_seqs - best.max_num_seqs)):
+        less = point.max_num_seqs < best.max_num_seqs, point.max_num_batched_tokens < best.max_num_batched_tokens
+        other = point.chunked_prefill, point.long_prefill_token_threshold > 0, point.memory, point.prefix_caching
+        ways.setdefault((*less, *other), []).append(point)
+    return list(ways.values())
+
+
+def _proposed(stage: Stage, around: Around, facts: EngineFacts, knobs: frozenset[Knob]) -> Iterator[tuple[Knob, Point]]:
     best = around.best
     match stage:
         case Stage.SEQS:
@@ -70,7 +81,7 @@ def _proposed(stage: Stage, around: Around, facts: EngineFacts) -> Iterator[tupl
                 if 1 <= seqs <= facts.ceiling.max_num_seqs:
                     yield Knob.SEQS, with_seqs(best, seqs, facts)
         case Stage.PREFILL:
-            yield from _prefill(around, facts)
+            yield from _prefill(around, facts, knobs)
         case Stage.MEMORY:
             yield from _memory(around, facts)
 
@@ -81,19 +92,19 @@ def with_seqs(point: Point, seqs: int, facts: EngineFacts) -> Point:
     return replace(point, max_num_seqs=seqs, max_num_batched_tokens=max(point.max_num_batched_tokens, floor))
 
 
-def _prefill(around: Around, facts: EngineFacts) -> Iterator[tuple[Knob, Point]]:
+def _prefill(around: Around, facts: EngineFacts, knobs: frozenset[Knob]) -> Iterator[tuple[Knob, Point]]:
     best, whole = around.best, max(facts.whole_request, facts.max_model_len)
-    chunked = best if best.chunked_prefill else replace(best, chunked_prefill=True)
+    chunked = best if Knob.CHUNKED not in knobs else replace(best, chunked_prefill=True)
     if not best.chunked_prefill:
         yield Knob.CHUNKED, chunked
     for tokens in token_budgets(best.max_num_seqs, facts):
         yield Knob.TOKENS, replace(chunked, max_num_batched_tokens=tokens)
-    if float(around.features.get("long_prompt_share", 0.0)) >= LONG_PROMPTS:
+    if chunked.chunked_prefill and float(around.features.get("long_prompt_share", 0.0)) >= LONG_PROMPTS:
         for threshold in THRESHOLDS:
             if (
                 facts.least_threshold
                 <= threshold
-                < min(facts.max_model_len or threshold, chunked.max_num_batched_tokens)
+                < min(facts.max_model_len or math.inf, chunked.max_num_batched_tokens)
             ):
                 yield Knob.THRESHOLD, replace(chunked, long_prefill_token_threshold=threshold)
     if best.chunked_prefill:

@@ -6,7 +6,7 @@ It measures nothing: whoever carries a trial out sends what was seen back in.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tunetui.core.episode import Measurement
 from tunetui.core.knobs import Point
 from tunetui.core.load import MOST_RPS, Load
 from tunetui.core.slo import Verdict
+from tunetui.core.steps import EngineStep
 from tunetui.core.workload import turnover
 
 RESOLUTION = 1.05  # the edge is known when the lowest rate that failed is this close to the highest that passed
@@ -46,10 +47,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a trial brought."""
+    """What a trial brought. `kv_used`: the largest share of KV blocks in use (None: not known); `preemptions`: those of
+    the trial."""
 
     trial: Trial
     measurement: Measurement
+    kv_used: float | None = None
+    preemptions: int = 0
 
     @property
     def passed(self) -> bool:
@@ -58,6 +62,14 @@ class Seen:
     @property
     def on_the_line(self) -> bool:
         return self.measurement.on_the_line
+
+
+def seen_with(trial: Trial, measurement: Measurement, steps: Sequence[EngineStep]) -> Seen:
+    """What a trial brought, with what its steps say of the KV cache."""
+    if not steps:
+        return Seen(trial, measurement)
+    used = max(step.used_blocks / max(step.used_blocks + step.free_blocks, 1) for step in steps)
+    return Seen(trial, measurement, used, steps[-1].preemptions - steps[0].preemptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ def rate_after(edge: Edge, guess_rps: float, factor: float) -> float | None:
         return None
     if not edge.trials:
         return min(guess_rps, MOST_RPS)
-    stride = min(factor**2.0 ** (edge.trials - 1), WIDEST)
+    stride = min(factor**2.0 ** min(edge.trials - 1, 8), WIDEST)
     if edge.high_rps is None:
         return min(edge.low_rps * stride, MOST_RPS) if edge.low_rps < MOST_RPS else None
     if not edge.low_rps:

@@ -67,6 +67,7 @@ class Measurement:
     lateness_p99_s: float | None
     suspect: str = ""
     overload: str = ""  # why waiting grows without bound: the verdict is FAIL then
+    e2el_s: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -222,6 +223,7 @@ class Episode:
             one_token_answers=int((ok & (requests.output_tokens[rows] == 1)).sum()),
             lateness_p99_s=lateness,
             suspect=self._suspect(lateness),
+            e2el_s=percentile(e2el, percent),
         )
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunetui.core.candidates import Around, Stage, candidates
+from tunetui.core.candidates import Around, Stage, candidates, sides
 from tunetui.core.edge import Edge, Length, Seen, Trial, find_edge
 from tunetui.core.knobs import Point
 from tunetui.core.load import Load
@@ -71,10 +71,11 @@ def _baseline(goal: Goal) -> Generator[Task, Any, Best]:
         if look.passed and look.trial.rate_rps >= VERIFY * VERIFY * forecast.capacity_rps:
             break
         look = yield _verification(forecast, length)
-    if not look.passed:
-        return (yield from _measured_edge(point, look.trial.rate_rps, 1.5, length, look))
+    length = length.after(look)
     (forecast,) = yield from _ask((point,))
-    return Best(point, forecast.capacity_rps or look.trial.rate_rps, True, length.after(look), look)
+    if not (look.passed and forecast.trusted and forecast.capacity_rps):
+        return (yield from _measured_edge(point, look.trial.rate_rps, 1.5, length, look))
+    return Best(point, forecast.capacity_rps, True, length, look)
 
 
 def _verification(forecast: Forecast, length: Length, seed: int = 0) -> Trial:
@@ -98,7 +99,9 @@ def _ask(points: tuple[Point, ...]) -> Generator[Task, Any, tuple[Forecast, ...]
 
 def _race(goal: Goal, best: Best, stage: Stage) -> Generator[Task, Any, Best]:
     """The candidates of the stage against the best point so far."""
-    found = candidates(stage, Around(best.point, goal.features), goal.facts, goal.knobs)
+    kv_used, preemptions = (best.seen.kv_used, best.seen.preemptions) if best.seen is not None else (None, 0)
+    around = Around(best.point, goal.features, kv_used, preemptions)
+    found = candidates(stage, around, goal.facts, goal.knobs)
     if not found:
         return best
     own, *forecasts = yield from _ask((best.point, *found))
@@ -135,17 +138,18 @@ def _plainness(point: Point) -> int:
 
 
 def _measured_race(best: Best, found: list[Point], stage: Stage) -> Generator[Task, Any, Best]:
-    """Each candidate at a rate that the best one does not reach, as long as they win now and then."""
-    losses = 0
-    for point in found:
-        if losses >= LOSSES:
-            yield Told(stage, "left out: behind the knee", point)
-            continue
-        rate_rps = best.capacity_rps * MEASURED_GAIN
-        seen: Seen = yield best.length.trial(point, Load(rate_rps), f"against {best.capacity_rps:.2f} req/s")
-        losses = 0 if seen.passed else losses + 1
-        if seen.passed:
-            best = Best(point, rate_rps, False, best.length.after(seen), seen)
+    """Each candidate at a rate that the best one does not reach, as long as they win now and then on their side."""
+    for side in sides(best.point, found):
+        losses = 0
+        for point in side:
+            if losses >= LOSSES:
+                yield Told(stage, "left out: behind the knee", point)
+                continue
+            rate_rps = best.capacity_rps * MEASURED_GAIN
+            seen: Seen = yield best.length.trial(point, Load(rate_rps), f"against {best.capacity_rps:.2f} req/s")
+            losses = 0 if seen.passed else losses + 1
+            if seen.passed:  # how far it goes must be known, or a lesser one could beat it
+                best = yield from _measured_edge(point, rate_rps, MEASURED_GAIN, best.length.after(seen), seen)
     return best
 
 

@@ -98,7 +98,7 @@ def confirm(goal: Goal, point: Point, load: Load, length: Length, capacity_rps: 
         trial = length.trial(point, load, "on a fresh server", seed, whole=True)
         answer: Seen = yield trial
         seen.append(answer.measurement)
-        if answer.measurement.overload or _miss(seen, goal.slo, trial.requests * CONFIRMATIONS):
+        if answer.measurement.overload or _miss(seen, goal.slo, CONFIRMATIONS):
             if not capacity_rps:
                 break
             load, seen = replace(load, rate_rps=(load.rate_rps or 0.0) * BACK_OFF), []
@@ -107,7 +107,10 @@ def confirm(goal: Goal, point: Point, load: Load, length: Length, capacity_rps: 
     return Outcome(point, load, capacity_rps, (), "it did not hold on a fresh server")
 
 
-def _miss(seen: list[Measurement], slo: Slo, requests: int) -> bool:
-    """Whether these episodes cannot meet an objective together any more, of `requests` in all of them."""
-    missed = [sum(m.objectives[number].missed for m in seen) for number in range(len(slo.objectives))]
-    return any(count > (1 - slo.share) * requests for count in missed)
+def _miss(seen: list[Measurement], slo: Slo, episodes: int) -> bool:
+    """Whether these episodes cannot meet an objective together any more, of `episodes` like them in all."""
+    for results in zip(*(m.objectives for m in seen), strict=True):
+        requests = sum(r.applies_to for r in results) * episodes / len(seen)
+        if sum(r.missed for r in results) > (1 - slo.share) * requests + 1e-9:
+            return True
+    return False

@@ -21,6 +21,8 @@ from tunetui.drive.predict import LOOSE, learned, predict
 from tunetui.drive.predict_capacity import predict_capacity
 
 REQUESTS = 3000  # of the long virtual episode that tells a capacity
+ALIKE = 0.005  # two models whose step times differ by less on average tell the same capacities
+SOME = 200  # steps to compare them on
 
 
 class Forecaster:
@@ -50,8 +52,9 @@ class Forecaster:
             )  # fmt: skip
             self.errors = learned(self.errors, said, seen.measurement)
         self._fit.add(steps)
-        self._model = self._fit.model()
-        self._capacities.clear()
+        before, self._model = self._model, self._fit.model()
+        if before is None or self._model is None or _differ(before, self._model, steps, self._facts.block_size):
+            self._capacities.clear()
 
     def answer(self, ask: Ask) -> tuple[Forecast, ...]:
         """A forecast for each point that was asked for."""
@@ -82,3 +85,12 @@ class Forecaster:
             )
             self._capacities[point] = Forecast(point, found.rps.value, None, self._trusted)
         return self._capacities[point]
+
+
+def _differ(before: StepModel, after: StepModel, steps: Sequence[EngineStep], block_size: int) -> bool:
+    """Whether two models tell these steps' times apart."""
+    apart = []
+    for step in steps[:: max(len(steps) // SOME, 1)]:
+        work = (step.tokens, step.requests, step.used_blocks * block_size)
+        apart.append(abs(after.step_s(*work) / max(before.step_s(*work), 1e-9) - 1))
+    return not apart or sum(apart) / len(apart) > ALIKE

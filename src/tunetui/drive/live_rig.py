@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from tunetui.core.edge import Seen, Trial
+from tunetui.core.edge import Seen, Trial, seen_with
 from tunetui.core.knobs import Point
 from tunetui.core.session import Phase
 from tunetui.core.slo import Verdict
@@ -57,7 +57,7 @@ class LiveRig:
                 seen = completed[0]
             if seen is not None and (completed or (not trial.whole and seen.verdict is not Verdict.UNDECIDED)):
                 await driver.figures.tick(driver.serving.api, driver.engine.control)
-                return Seen(trial, seen), steps[-MOST_STEPS:]
+                return seen_with(trial, seen, steps), steps[-MOST_STEPS:]
 
     def _read_steps(self, number: int | None, steps: list[EngineStep]) -> int | None:
         control, facts = self._driver.engine.control, self._driver.state.facts

@@ -49,6 +49,8 @@ class Sweeping:
 
     async def run(self) -> Outcome:
         """Carry out what is left of the plan. What a rig raises comes through, and the task stays to be done."""
+        if self.progress.outcome is not None:
+            return self.progress.outcome
         self._update(replace(self.progress, running=True))
         try:
             while True:

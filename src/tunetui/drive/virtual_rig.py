@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tunetui.core.edge import Seen, Trial
+from tunetui.core.edge import Seen, Trial, seen_with
 from tunetui.core.knobs import EngineFacts, How, Point, plan_step, start_ceiling
 from tunetui.core.load import Load
 from tunetui.core.slo import Slo, Verdict
@@ -137,6 +137,8 @@ class VirtualRig:
         workload = replace(self._workload, seed=self._workload.seed + trial.seed)
         plan = plan_episode(workload, trial.load, trial.cut, trial.requests)
         self._number += 1
+        fresh = (tuple(hash((self._number, block)) for block in blocks) for blocks in plan.blocks)
+        plan = replace(plan, blocks=tuple(fresh))  # no prompt of a trial before is known
         meter = Meter(self._slo)
         meter.expect(self._number, plan)
         meter.started(self._number)
@@ -151,7 +153,8 @@ class VirtualRig:
         self._load.drop()
         self.spent.serving_s += self._load.now_s - began_s
         self.spent.trials += 1
-        return Seen(trial, measurement), tuple(self._load.ring)
+        steps = tuple(self._load.ring)
+        return seen_with(trial, measurement, steps), steps
 
     def _batch(self, report: Report) -> Batch:
         number = self._number
