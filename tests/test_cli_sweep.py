@@ -1,0 +1,78 @@
+"""`tunetui sweep`: what it refuses, and a whole sweep of the guide's case in virtual time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tunetui.cli import main
+
+
+def exit_of(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", *words])
+    return int(left.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--url", "http://127.0.0.1:1"], "an attached server does not let"),
+        (["--model", "m", "--virtual"], "--virtual is for a simulated engine: give --demo"),
+        (["--demo", "--virtual", "--fixed-load"], "give --rate R"),
+        (["--demo", "--virtual", "--budget", "0"], "--budget is in minutes"),
+        (["--demo", "--virtual", "--knobs", "max-num-sequences"], "no knob 'max-num-sequences': give some of max-num-"),
+        (["--demo", "none", "--virtual"], "no demo 'none'"),
+        (["--demo", "--virtual", "--json", "/nowhere/at/all"], "give another file"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_exit_2(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_of(*words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_the_case_ends_on_a_confirmed_point_with_chunked_prefill(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of("--demo", "case", "--virtual", "--json", "-") == 0
+    told = capsys.readouterr()
+    data = json.loads(told.out)
+    assert data["simulated"]
+    assert data["virtual"]
+    assert data["verdict"] == "PASS"
+    assert data["knobs"]["enable-chunked-prefill"]
+    assert data["knobs"]["max-num-seqs"] > 256
+    assert len(data["confirmations"]) == 3
+    assert 0.8 * data["capacity_rps"] < data["accepted_rps"] < data["capacity_rps"]
+    # It started with the profile's flags, left points out for a reason, and restarted once: to confirm.
+    assert not data["trials"][0]["knobs"]["enable-chunked-prefill"]
+    assert data["left_out"]
+    assert all(left["why"].startswith("left out") for left in data["left_out"])
+    assert data["starts"] == 2
+    assert "TTFT" in told.err
+
+
+def test_a_fixed_load_is_met_with_the_largest_margin(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    words = ["--demo", "7b-80gb", "--virtual", "--fixed-load", "--rate", "10", "--json", str(path)]
+    assert exit_of(*words, "--knobs", "max-num-seqs,max-num-batched-tokens") == 0
+    data = json.loads(path.read_text())
+    assert data["accepted_rps"] == 10
+    first = data["trials"][0]["knobs"]
+    assert {name for name, value in data["knobs"].items() if value != first[name]} <= {
+        "max-num-seqs",
+        "max-num-batched-tokens",
+    }
+    out = capsys.readouterr().out
+    assert "SIMULATED" in out
+    assert "confirmed at 10 rps" in out
+
+
+def test_an_slo_that_no_rate_meets_is_a_fail_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--demo", "7b-24gb", "--virtual", "--slo", "tpot:1", "--episode-requests", "50"]
+    assert exit_of(*words) == 1
+    assert "FAIL: the SLO is not met at any rate" in capsys.readouterr().out
