@@ -49,7 +49,7 @@ examples:
   tunetui --model ./llama --concurrency 64 --prompt-tokens 64-512 -- --dtype bfloat16 --max-model-len 4096
   tunetui --url http://127.0.0.1:8000        watch a running server; load is sent only after you type yes
 
-without a screen: tunetui measure, tunetui workload FILE, tunetui record (each has --help)
+without a screen: tunetui sweep, tunetui measure, tunetui workload FILE, tunetui record (each has --help)
 
 vLLM is found as --vllm, $TUNETUI_VLLM, `vllm` on PATH, or the module of this Python, in this order.
 exit codes: 0 left by q, 2 usage, 3 no server, 129 and 143 ended by SIGHUP and SIGTERM (the server is stopped).
