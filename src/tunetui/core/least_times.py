@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 # found, the few long prefills lie far off a fit of the many decodes, and must not be trimmed for it.
 KEPT_AT_LEAST = (1.0, 0.7, 0.5, 0.35, 0.25, 0.2, 0.2)
 KNEES = 28  # tried on a first grid, and ...
-FINE = 9  # ... around the best of it
+FINE, FINER = 7, 2  # ... between the neighbours of the best, so often
 KEPT = 3.5  # robust standard deviations: what lies further off is no step's own time
 OWN_VARIATION = 0.02  # of its size: what a term must vary by that the others do not explain
+SAME = 3e-5  # relative error: less is none
 SURE = 0.1  # of a typical time: the most by which a term's part may be in doubt
 DOUBTS = 2.0  # standard errors that a term must be above
 DROP = (1, 2, 0)  # the order in which terms that cannot be told apart are left out; see TermsFit.slopes
@@ -106,9 +107,13 @@ def _best_knee(times: Array, amounts: Array, weights: Array, left_out: list[bool
 
     grid = [0.0, *np.geomspace(max(low, 1.0), high, KNEES).tolist()[:-1]]
     best = min(range(len(grid)), key=lambda i: squares(grid[i]))
-    around = np.linspace(grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)], FINE).tolist()
-    knee = min([grid[best], *around], key=squares)
-    if squares(0.0) <= squares(knee) * (1 + 1e-6):
+    knee, below, above = grid[best], grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    for _ in range(FINER):
+        around = np.linspace(below, above, FINE).tolist()
+        at = min(range(FINE), key=lambda i: squares(around[i]))
+        below, above = around[max(at - 1, 0)], around[min(at + 1, FINE - 1)]
+        knee = min(knee, around[at], key=squares)
+    if squares(0.0) <= squares(knee) * (1 + 1e-6) + SAME**2 * inside.size:
         knee = 0.0
     return knee, tried[knee][1]
 
