@@ -3,12 +3,18 @@
 from dataclasses import replace
 
 from tunetui.core import session as events
+from tunetui.core.advice import Advice
 from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
+from tunetui.core.coach import Applied
+from tunetui.core.coaching import look
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
+from tunetui.core.expectation import Expectation, Figure, Learned, Observed
 from tunetui.core.knobs import EngineFacts, How, MemoryFlag, Point, Step
+from tunetui.core.limits import Finding, Limit
 from tunetui.core.load import Load
 from tunetui.core.session import EngineView, Notice, Phase, Row, Session, StepState, fold, usage_without_held
 from tunetui.core.slo import Metric, Verdict, parse_slo
+from tunetui.core.step_figures import StepFigures
 
 A = Point(64, 2048, True, 0.9, True)
 B = replace(A, max_num_seqs=8)
@@ -102,6 +108,94 @@ def test_a_restart_at_another_point_is_a_step_that_can_be_undone() -> None:
     assert restarted.history == (A,)
     assert after(events.StartBegan(2.0, Phase.STARTING, B, None), start=restarted).history == (A,)
     assert after(events.StartBegan(3.0, Phase.STARTING, A, None), start=restarted).history == ()
+
+
+def advised(target: Point) -> Advice:
+    promise = Expectation(Figure.GOODPUT, True)
+    return Advice("more sequences", Step(target, How.LIVE), "max-num-seqs", "they wait", promise, "more sequences +")
+
+
+FIGURES = StepFigures(100, 0.8, 0.8, 0.8, 0.0, 0.0, 0.0, 64.0, 9.0, 0.3, 0.4, 0)
+FOUND = Finding(Limit.SEQ_CAP, 0.8, "they wait", FIGURES)
+
+
+def test_an_advice_is_taken_measured_and_judged() -> None:
+    seen = Observed(measurement(Verdict.FAIL))
+    state = after(events.Coached(FOUND, advised(B), "hint", seen))
+    assert (state.coach.finding, state.coach.advice, state.coach.seen) == (FOUND, advised(B), seen)
+    applied = Applied(advised(B), A, seen, Load(4.0))
+    state = after(events.AdviceApplied(applied), events.StepAsked(1.0, B), events.EpisodeReset(), start=state)
+    assert (state.coach.applied, state.coach.advice, state.coach.finding) == (applied, None, None)
+    better = Observed(replace(measurement(Verdict.PASS), goodput_rps=15.8))
+    outcome = applied.judged(better)
+    state = after(events.AdviceJudged(9.0, outcome), start=state)
+    assert state.coach.outcome == "max-num-seqs 64 -> 8: goodput 0.9 -> 15.8 req/s, and the SLO is met, as expected"
+    assert state.notices[-1] == Notice(9.0, "coach", state.coach.outcome)
+    assert (state.coach.applied, state.coach.learned) == (None, Learned())
+    assert after(events.StepAsked(10.0, A), start=state).coach.outcome == ""
+
+
+def test_an_operator_who_goes_elsewhere_leaves_the_advice() -> None:
+    applied = Applied(advised(B), A, Observed(measurement(Verdict.FAIL)), Load(4.0))
+    taken = after(events.AdviceApplied(applied))
+    assert after(events.StepAsked(1.0, C), start=taken).coach.applied is None
+    assert after(events.StartBegan(1.0, Phase.STARTING, B, None), start=taken).coach.applied == applied
+    assert after(events.StartBegan(1.0, Phase.STARTING, C, None), start=taken).coach.applied is None
+
+
+def test_what_failed_is_learned_for_the_session() -> None:
+    applied = Applied(advised(B), A, Observed(measurement(Verdict.PASS)), Load(4.0))
+    state = START
+    for _ in range(2):
+        worse = applied.judged(Observed(replace(measurement(Verdict.PASS), goodput_rps=0.5)))
+        state = after(events.AdviceApplied(applied), events.StepAsked(1.0, B), start=state)
+        state = after(events.AdviceJudged(2.0, worse), start=state)
+    assert state.coach.learned.silences(applied.advice.key)
+    assert after(events.StepAsked(3.0, A), start=state).coach.learned.silences(applied.advice.key)
+
+
+def test_points_are_compared_on_their_first_episode() -> None:
+    first, later = (Observed(replace(measurement(Verdict.PASS), episode=n, ttft_s=0.1 * n)) for n in (1, 2))
+    again = Observed(replace(first.measurement, judged=9))
+    state = after(events.Coached(FOUND, None), events.Coached(FOUND, None, "", first))
+    state = after(events.Coached(FOUND, None, "", again), events.Coached(FOUND, None, "", later), start=state)
+    assert state.coach.seen == again
+    assert after(events.EpisodeReset(), start=state).coach.seen is None
+
+
+def coached(
+    verdict: Verdict, step_state: StepState = StepState.SETTLED, suspect: str = "", phase: Phase = Phase.LIVE
+) -> events.Coached:
+    seen = replace(measurement(verdict), suspect=suspect)
+    facts = EngineFacts(version="", model="m", ceiling=replace(A, max_num_seqs=512), live=True)
+    figures = replace(FIGURES, waits_for_seqs=1.0)
+    decided = seen if verdict is not Verdict.UNDECIDED else None
+    state = replace(
+        START, facts=facts, measurement=seen, decided=decided, step_state=step_state, phase=phase,
+        point_view=None,
+    )  # fmt: skip
+    return look(state, figures, {}, follows=False)
+
+
+def test_advice_waits_for_a_verdict_and_the_limit_does_not() -> None:
+    said = coached(Verdict.PASS)
+    assert said.finding is not None
+    assert said.finding.limit is Limit.SEQ_CAP
+    assert said.advice is not None
+    assert said.advice.target == replace(A, max_num_seqs=128)
+    undecided = coached(Verdict.UNDECIDED)
+    assert (undecided.finding is not None, undecided.advice) == (True, None)
+    assert coached(Verdict.PASS, StepState.ACCEPTED).finding is None
+    assert coached(Verdict.PASS, phase=Phase.CONFIRMING).finding is None
+
+
+def test_a_late_client_and_an_attached_server_get_no_advice() -> None:
+    late = coached(Verdict.PASS, suspect="the load generator was late")
+    assert late.finding is not None
+    assert (late.finding.limit, late.advice) == (Limit.CLIENT, None)
+    attached = coached(Verdict.PASS, phase=Phase.ATTACHED)
+    assert attached.finding is not None
+    assert (attached.finding.limit, attached.advice) == (Limit.SEQ_CAP, None)
 
 
 def test_notices_and_charts_are_bounded() -> None:

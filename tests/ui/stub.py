@@ -13,15 +13,20 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from tunetui.core.advice import Advice
+from tunetui.core.coach import Coach
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
+from tunetui.core.expectation import Expectation, Figure
 from tunetui.core.general import Interval, LatencyInterval
 from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
 from tunetui.core.lengths import Bucket, ByLength
+from tunetui.core.limits import Finding, Limit
 from tunetui.core.load import Load
 from tunetui.core.modes import TwoModes
 from tunetui.core.point_statistics import Closing, Distribution, General, PointView, Statement
 from tunetui.core.session import EngineView, Notice, Phase, PhaseTime, Row, Session
 from tunetui.core.slo import Metric, Verdict, parse_slo
+from tunetui.core.step_figures import StepFigures
 from tunetui.ui.app import TunetuiApp
 from tunetui.ui.rows import Rows
 
@@ -109,6 +114,15 @@ def nothing_seen() -> PointView:
     return PointView(few(0), Distribution(Metric.TTFT), Distribution(Metric.TPOT), ByLength((), ""))
 
 
+FIGURES = StepFigures(
+    steps=2000, waiting_share=0.83, slots_full=0.83, stopped_by_seqs=0.83, stopped_by_tokens=0.0, stopped_by_blocks=0.0,
+    head_blocked=0.0, mean_running=64.0, mean_waiting=13.0, kv_usage=0.61, kv_peak=0.7, preemptions=0, span_s=60.0,
+)  # fmt: skip
+FOUND = Finding(Limit.SEQ_CAP, 0.83, "requests wait for a slot on 83% of steps, 13 at a time", FIGURES)
+ADVICE = Advice(
+    "more sequences", Step(replace(POINT, max_num_seqs=128), How.LIVE), "max-num-seqs 128",
+    "requests wait for a slot on 83% of steps, TTFT has 188 ms to spare", Expectation(Figure.TTFT, False), "key",
+)  # fmt: skip
 OVERLOAD = "overloaded: 140 requests wait for their first token, 3.12 a second get it and 14 arrive"
 
 
@@ -119,7 +133,7 @@ def live(**changes: Any) -> Session:
         model="meta-llama/Llama-2-7b-chat-hf", slo=parse_slo(["ttft:600", "tpot:80"]), load=Load(14.0),
         phase=Phase.LIVE, began_s=now_s - 751, version="0.32.0", hardware="A100 80GB", facts=FACTS, point=POINT,
         start_expected_s=95.0, measurement=measurement(), chart=chart(60, now_s), in_flight=40,
-        engine=EngineView(running=52, waiting=13, kv_usage=0.61, kv_blocks=1024, limit="SEQ CAP"),
+        engine=EngineView(running=52, waiting=13, kv_usage=0.61, kv_blocks=1024), coach=Coach(FOUND),
         rows=(Row(1, POINT, Load(14.0), measurement(), kv_blocks=1024),),
     )  # fmt: skip
     return replace(state, **changes)
@@ -180,6 +194,15 @@ class StubDriver:
     def step_load(self, direction: int) -> None:
         self._call("step_load", direction)
 
+    def sweep(self) -> None:
+        self._call("sweep")
+
+    def find_edge(self) -> None:
+        self._call("find_edge")
+
+    def take_over(self) -> bool:
+        return False
+
     def toggle_pause(self) -> None:
         self._call("toggle_pause")
 
@@ -188,6 +211,9 @@ class StubDriver:
 
     def confirm_restart(self) -> None:
         self._call("confirm_restart")
+
+    def apply_advice(self) -> None:
+        self._call("apply_advice")
 
     def accept(self, confirm: bool) -> None:
         self._call("accept", confirm)

@@ -9,8 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ui.stub import BYTES_FACTS, POINT, RESTART, failed, live, make_app, measurement, row_text, screen_text, until
+from ui.stub import (
+    ADVICE,
+    BYTES_FACTS,
+    FOUND,
+    POINT,
+    RESTART,
+    failed,
+    live,
+    make_app,
+    measurement,
+    row_text,
+    screen_text,
+    until,
+)
 
+from tunetui.core.coach import Coach
 from tunetui.core.knobs import Knob
 from tunetui.core.session import Phase
 from tunetui.core.slo import Verdict
@@ -26,7 +40,8 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "right_square_bracket": [("step_knob", Knob.SEQS, 1, True)],
     "left_square_bracket": [("step_knob", Knob.SEQS, -1, True)],
     "u": [("undo",)], "plus": [("step_load", 1)], "equals_sign": [("step_load", 1)], "minus": [("step_load", -1)],
-    "space": [("toggle_pause",)], "a": [], "o": [], "e": [], "d": [], "n": [], "g": [],
+    "space": [("toggle_pause",)], "f": [("find_edge",)], "s": [("sweep",)],
+    "a": [], "o": [], "e": [], "d": [], "n": [], "g": [],
     "L": [("say", "load is being sent already")],
     "question_mark": [], "ctrl+l": [], "q": [], "ctrl+c": [], "ctrl+q": [],
 }  # fmt: skip
@@ -125,6 +140,31 @@ async def test_enter_and_escape_do_nothing_where_nothing_is_asked() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("enter", "escape", "backspace")
         assert driver.asked == []
+
+
+async def test_enter_takes_the_coachs_advice_where_nothing_else_is_asked() -> None:
+    app, driver = make_app(live(coach=Coach(FOUND, ADVICE)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: row_text(app, "coach").endswith("max-num-seqs 128  [enter]"))
+        await pilot.press("enter")
+        assert driver.asked == [("apply_advice",)]
+        await pilot.press("3", "enter")
+        assert driver.asked[1:] == [("set_knob", Knob.SEQS, 3.0)]
+        driver.put(restart=RESTART)
+        await pilot.press("enter")
+        assert driver.asked[2:] == [("confirm_restart",)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (80, 18)])
+async def test_the_coach_has_a_row_and_the_charts_keep_theirs(size: tuple[int, int]) -> None:
+    app, driver = make_app(live(coach=Coach(FOUND, ADVICE)))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "max-num-seqs 128" in row_text(app, "coach"))
+        assert "-60 s" in screen_text(app)
+        assert row_text(app, "points").count("\n") == {24: 3, 36: 8, 18: 0}[size[1]]
+        driver.say("max-num-seqs must be at least 1", "warning")
+        await until(pilot, lambda: "must be at least 1" in row_text(app, "message"))
+        assert bool(row_text(app, "coach")) == (size[1] >= 20)  # a short screen has one row for both
 
 
 async def test_enter_starts_again_after_a_failure() -> None:

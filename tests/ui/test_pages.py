@@ -110,9 +110,9 @@ async def test_help_is_readable_to_its_end(size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await pilot.press("question_mark")
         await until(pilot, lambda: "Choose the knob above." in screen_text(app))
-        for _ in range(60):
+        for _ in range(90):
             await pilot.press("j")
-        await until(pilot, lambda: "on a freshly started server" in " ".join(screen_text(app).split()))
+        await until(pilot, lambda: "conf on a freshly started" in " ".join(screen_text(app).split()))
         assert app.screen.query_one(VerticalScroll).max_scroll_x == 0
         await pilot.press("question_mark")
         assert "KNOBS" in row_text(app, "knobs")

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from rich.style import Style
-from ui.stub import BYTES_FACTS, FACTS, POINT, RESTART, failed, live, measurement, starting
+from ui.stub import ADVICE, BYTES_FACTS, FACTS, FOUND, POINT, RESTART, failed, live, measurement, starting
 
 from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
+from tunetui.core.coach import Applied, Coach
+from tunetui.core.expectation import Observed
 from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
 from tunetui.core.load import Load
 from tunetui.core.memory import MemoryParts
@@ -269,6 +271,52 @@ def test_every_line_fits_and_keeps_its_end(width: int, errors: int) -> None:
     assert ("errors" in episode.plain) == (errors > 0)
 
 
+APPLIED = Applied(ADVICE, POINT, Observed(measurement()), Load(14.0))
+SENT_BEFORE = "40% of the prompt tokens were sent before"
+RESTARTING = replace(ADVICE, step=RESTART, change="prefix caching on", reason=SENT_BEFORE)
+WORDS = "max-num-seqs 64 -> 128: TTFT 780 -> 550 ms, and the SLO is met, as expected"
+
+
+@pytest.mark.parametrize(
+    ("coach", "wide", "narrow"),
+    [
+        (Coach(), "", ""),
+        (Coach(FOUND), "COACH requests wait for a slot on 83% of steps, 13 at a time",
+         "COACH requests wait for a slot on 83% of steps, 13 at a time"),
+        (Coach(FOUND, ADVICE),
+         "COACH requests wait for a slot on 83% of steps, TTFT has 188 ms to spare: max-num-seqs 128 [enter]",
+         "COACH requests wait for a slot on 83% of steps…: max-num-seqs 128 [enter]"),
+        (Coach(FOUND, RESTARTING),
+         f"COACH {SENT_BEFORE}: prefix caching on [enter] restart",
+         "COACH 40% of the prompt tokens were s…: prefix caching on [enter] restart"),
+        (Coach(FOUND, replace(ADVICE, step=None, change="", reason="14 req/s arrive and it serves at most 3")),
+         "COACH 14 req/s arrive and it serves at most 3", "COACH 14 req/s arrive and it serves at most 3"),
+        (Coach(FOUND, applied=APPLIED), "COACH max-num-seqs 64 -> 128: TTFT down expected",
+         "COACH max-num-seqs 64 -> 128: TTFT down expected"),
+        (Coach(FOUND, outcome=WORDS), f"COACH {WORDS}", f"COACH {WORDS[:67]}…"),
+        (Coach(FOUND, ADVICE, outcome=WORDS), f"COACH {WORDS}; next max-num-seqs 128 [enter]",
+         "COACH TTFT 780 -> 550 ms, and the SLO is …; next max-num-seqs 128 [enter]"),
+    ],
+)  # fmt: skip
+def test_the_coach_says_what_to_try_and_never_cuts_the_step(coach: Coach, wide: str, narrow: str) -> None:
+    for width, line in ((113, wide), (74, narrow)):
+        text = panels.coach(live(coach=coach), width)
+        assert " ".join(text.plain.split()) == line
+        assert text.cell_len <= width
+
+
+def test_what_the_coach_said_is_kept_in_the_log_and_takes_no_message() -> None:
+    said = (Notice(NOW - 5, "information", "nothing to undo"), Notice(NOW, "coach", WORDS))
+    assert panels.message(live(notices=said), NOW, 120).plain == "nothing to undo"
+    assert WORDS in " ".join(events_text(said, NOW - 61, 200).plain.split())
+
+
+def test_the_rule_of_thumb_stands_at_the_token_budget_only() -> None:
+    state = live(coach=Coach(FOUND, hint="rule of thumb: 1.2 x ..."))
+    assert [text for text, _ in panels.chosen_lines(state, Knob.TOKENS)] == ["rule of thumb: 1.2 x ..."]
+    assert panels.chosen_lines(state, Knob.SEQS) == []
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("starting_up", [False, True])
 def test_the_footer_fits_with_the_most_useful_keys(width: int, starting_up: bool) -> None:
@@ -314,7 +362,7 @@ def test_a_table_without_rows_says_when_there_will_be_one() -> None:
     assert plain(points(live(rows=()), 80, 5))[-1].startswith("  none yet")
 
 
-@pytest.mark.parametrize(("height", "rows"), [(15, 0), (19, 0), (20, 5), (24, 5), (36, 9), (50, 12)])
+@pytest.mark.parametrize(("height", "rows"), [(15, 0), (19, 0), (20, 4), (24, 4), (36, 9), (50, 12)])
 def test_the_table_gets_a_share_of_the_height(height: int, rows: int) -> None:
     assert points_height(height) == rows
 

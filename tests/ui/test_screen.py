@@ -19,7 +19,9 @@ from rich.text import Text
 from textual.drivers import headless_driver
 from textual.geometry import Region
 from ui.stub import (
+    ADVICE,
     FACTS,
+    FOUND,
     POINT,
     chart,
     failed,
@@ -32,6 +34,7 @@ from ui.stub import (
     until,
 )
 
+from tunetui.core.coach import Coach
 from tunetui.core.load import Load
 from tunetui.core.session import EngineView, Notice, Phase, Row
 from tunetui.core.slo import Verdict
@@ -128,7 +131,7 @@ async def test_a_failed_start_shows_sentence_next_step_and_evidence() -> None:
         {"notices": (Notice(time.monotonic() + 3600, "error", EVIL),)},
         {"errors": 1, "last_error": EVIL},
         {"facts": replace(FACTS, live=False, why_not_live=EVIL)},
-        {"engine": EngineView(limit=EVIL)},
+        {"coach": Coach(outcome=EVIL)},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -189,7 +192,8 @@ async def test_an_update_stays_inside_its_budget(size: tuple[int, int], budget: 
             )  # fmt: skip
             driver.put(
                 chart=chart(61 + tick, now_s), measurement=new, in_flight=40 + tick % 3,
-                engine=EngineView(50 + tick, tick, 0.6 + tick / 100, 1024, 0, tick, 0.1, "SEQ CAP"),
+                engine=EngineView(50 + tick, tick, 0.6 + tick / 100, 1024, 0, tick, 0.1),
+                    coach=Coach(FOUND, replace(ADVICE, reason=f"requests wait for a slot on {60 + tick}% of steps")),
                 rows=(Row(1, POINT, Load(14.0), new, kv_blocks=1024),),
             )  # fmt: skip
             shown = f"EPISODE {100 + tick}/400"

@@ -9,19 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tunetui.cli.tune import cards_of, parser, settings_from
+from tunetui.core import coaching
 from tunetui.core import session as events
+from tunetui.core.episode import Measurement
 from tunetui.core.knobs import EngineFacts, Point
 from tunetui.core.load import Load
 from tunetui.core.rows import certain, row_of, row_on_leaving
 from tunetui.core.sample import Sample
 from tunetui.core.session import SIMULATED, EngineView, Phase, Session, StepState, fold, usage_without_held
-from tunetui.core.workload import EpisodePlan, plan_episode
+from tunetui.core.step_figures import figures_of, shortest_decode_s
+from tunetui.core.steps import EngineStep, Stop
+from tunetui.core.workload import EpisodePlan, features, plan_episode
 from tunetui.demo.engine import BLOCK_SIZE, Engine, Step, blocks_for
 from tunetui.demo.machine import Machine
 from tunetui.demo.profiles import PROFILES
 from tunetui.demo.virtual import VirtualLoad
 from tunetui.drive.meter import Meter
-from tunetui.drive.observe import admission_limit
+from tunetui.drive.observe import STEPS
 from tunetui.drive.settings import Settings, ceiling_of, first_point
 from tunetui.load.events import Batch, First, Sent
 
@@ -38,17 +42,23 @@ def settings_of(*words: str) -> Settings:
 
 @dataclass(slots=True)
 class Watched:
-    """A machine that remembers what its engine looked like at each step: when, running, waiting, free, stopped by."""
+    """A machine that remembers what its engine looked like at each step, as the ring would."""
 
     machine: Machine
     engine: Engine
     now_s: float
-    looks: list[tuple[float, int, int, int, int]] = field(default_factory=list)
+    looks: list[EngineStep] = field(default_factory=list)
 
     def step_s(self, step: Step) -> float:
         took_s, engine = self.machine.step_s(step), self.engine
+        free = engine.pool.free
+        self.looks.append(
+            EngineStep(
+                self.now_s, len(engine.running), len(engine.waiting), step.decodes + len(step.prefills), step.tokens,
+                engine.pool.num_blocks - 1 - free, free, engine.preemptions, Stop(step.stopped_by), engine.token_budget,
+            )
+        )  # fmt: skip
         self.now_s += took_s
-        self.looks.append((self.now_s, len(engine.running), len(engine.waiting), engine.pool.free, step.stopped_by))
         return took_s
 
 
@@ -58,7 +68,7 @@ class Ran:
 
     plan: EpisodePlan
     samples: tuple[Sample, ...]
-    looks: tuple[tuple[float, int, int, int, int], ...]
+    looks: tuple[EngineStep, ...]
     tokens: tuple[tuple[float, int], ...]
 
     def batch(self, after_s: float, until_s: float) -> Batch:
@@ -78,14 +88,18 @@ class Ran:
             tuple(s for s in self.samples if now(s.ended_s)),
         )
 
-    def view(self, after_s: float, until_s: float, num_blocks: int) -> EngineView:
-        """The engine at `until_s`, and what stopped admission since `after_s`."""
-        meanwhile = [look for look in self.looks if after_s < look[0] <= until_s]
-        if not meanwhile:
+    def view(self, until_s: float, num_blocks: int) -> EngineView:
+        """The engine at `until_s`."""
+        past = self.steps(until_s)
+        if not past:
             return EngineView(kv_usage=0.0, kv_blocks=num_blocks)
-        _, running, waiting, free, _ = meanwhile[-1]
-        limit = admission_limit([look[-1] for look in meanwhile])
-        return EngineView(running, waiting, usage_without_held(free, num_blocks, 0), num_blocks, limit=limit)
+        last = past[-1]
+        usage = usage_without_held(last.free_blocks, num_blocks, 0)
+        return EngineView(last.running, last.waiting, usage, num_blocks)
+
+    def steps(self, until_s: float) -> list[EngineStep]:
+        """The newest steps up to `until_s`, as many as a session keeps."""
+        return [look for look in self.looks if look.time_s <= until_s][-STEPS:]
 
 
 def ran(point: Point, num_blocks: int, begin_s: float, settings: Settings) -> Ran:
@@ -115,6 +129,7 @@ class Walk:
         self.now_s = LIVE_S
         self.state = Session(self.settings.model, self.settings.slo, self.settings.load, demo=True)
         self._meter = Meter(self.settings.slo)
+        self._base_s: float | None = None
         first = first_point(self.settings, self.facts.ceiling, cards)
         self._fold(
             events.StartBegan(0.0, Phase.STARTING, first, None),
@@ -161,11 +176,23 @@ class Walk:
             meter.took(self._ran.batch(before_s + part / BATCHES_PER_TICK, before_s + (part + 1) / BATCHES_PER_TICK))
         self.now_s += 1.0
         seen = meter.measurement(self.now_s)
-        view = self._ran.view(before_s, self.now_s, self.facts.num_blocks)
+        view = self._ran.view(self.now_s, self.facts.num_blocks)
         chart, of_point = meter.chart(self.now_s), meter.statistics.view(None)
         self._fold(events.Ticked(chart, seen, view, meter.in_flight, meter.errors, meter.last_error, of_point))
         if (found := certain(meter.completed(self.now_s), seen)) is not None:
             self._fold(events.Measured(row_of(self.state, found)))
+        self._coach(found)
+
+    def _coach(self, found: Measurement | None) -> None:
+        """What the coach says of the steps so far, and of an advice that was taken."""
+        steps, point = self._ran.steps(self.now_s), self.state.point
+        assert point is not None
+        shortest_s = min(filter(None, (self._base_s, shortest_decode_s(steps))), default=None)
+        self._base_s = shortest_s
+        figures = figures_of(steps, point.max_num_seqs, point.chunked_prefill, shortest_s)
+        self._fold(coaching.look(self.state, figures, features(self._ran.plan), True, found))
+        if (outcome := coaching.came_of_it(self.state, self.now_s)) is not None:
+            self._fold(outcome)
 
 
 def facts_of(ceiling: Point, hardware: str) -> EngineFacts:

@@ -141,7 +141,7 @@ class Load:
         arrival = f"gamma {self.burstiness:g}" if self.arrival is Arrival.GAMMA else self.arrival.value
         if self.ramp is not None:
             return f"{self.rate_rps:g} to {self.ramp.to_rps:g} rps {arrival}"
-        return f"{self.rate_rps:g} rps {arrival}"
+        return f"{float(f'{self.rate_rps:.4g}'):g} rps {arrival}"
 
 
 def parse_ramp(text: str) -> tuple[float, Ramp]:

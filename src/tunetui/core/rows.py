@@ -28,6 +28,7 @@ def row_of(session: Session, measurement: Measurement) -> Row:
         kv_blocks=view.kv_blocks,
         prefix_hit_rate=view.prefix_hit_rate,
         preemptions=view.preemptions,
+        capacity_rps=session.capacity_of(session.point),
     )
 
 

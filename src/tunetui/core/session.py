@@ -5,14 +5,19 @@ It reads no clock and starts nothing; the driver makes the events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from tunetui.core.advice import Advice
 from tunetui.core.ceilings import Lowering
+from tunetui.core.coach import Applied, Coach
 from tunetui.core.episode import ChartPoint, Measurement
+from tunetui.core.expectation import Observed, Outcome
 from tunetui.core.knobs import EngineFacts, Point, Step
+from tunetui.core.limits import Finding
 from tunetui.core.load import Load
 from tunetui.core.point_statistics import PointView
+from tunetui.core.progress import Progress
 from tunetui.core.slo import Slo, Verdict
 
 CHART_POINTS = 900
@@ -64,7 +69,6 @@ class EngineView:
     held_blocks: int = 0
     preemptions: int = 0
     prefix_hit_rate: float | None = None
-    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,15 @@ class Row:
     kv_blocks: int | None = None
     prefix_hit_rate: float | None = None
     preemptions: int = 0
+    capacity_rps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One sentence for the operator, kept in the log of events."""
+    """One sentence for the operator, kept in the log of events. The coach's have a line of their own on the screen."""
 
     time_s: float
-    severity: str  # information, warning, error
+    severity: str  # information, warning, error, coach
     text: str
 
 
@@ -129,12 +134,19 @@ class Session:
     rows: tuple[Row, ...] = ()
     baseline_path: str = ""
     notices: tuple[Notice, ...] = ()
+    coach: Coach = field(default_factory=Coach)
+    progress: Progress | None = None
+    capacities: tuple[tuple[Point, float], ...] = ()
     demo: bool = False
 
     @property
     def simulated(self) -> bool:
         """Whether the server is a demo, ours or one that was attached to: it says so in its version."""
         return self.demo or self.version.endswith(SIMULATED)
+
+    def capacity_of(self, point: Point | None) -> float | None:
+        """Requests per second, as far as it was looked for."""
+        return next((rps for other, rps in self.capacities if other == point), None)
 
     @property
     def measuring(self) -> bool:
@@ -244,6 +256,46 @@ class BaselineSaved:
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class Coached:
+    """What limits the engine now, what to try, and what is certain of the point so far; None: nothing to say."""
+
+    finding: Finding | None
+    advice: Advice | None
+    hint: str = ""
+    seen: Observed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceApplied:
+    """The operator takes the advice; the step itself follows."""
+
+    applied: Applied
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceJudged:
+    """The point that an advice led to has its verdict."""
+
+    time_s: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Piloted:
+    """A sweep or an edge search has come so far."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityFound:
+    """The highest request rate at which a point meets the SLO."""
+
+    point: Point
+    capacity_rps: float
+
+
 Event = (
     PhaseChanged
     | StartBegan
@@ -259,6 +311,11 @@ Event = (
     | Ticked
     | Measured
     | BaselineSaved
+    | Coached
+    | AdviceApplied
+    | AdviceJudged
+    | Piloted
+    | CapacityFound
     | Notice
 )
 
@@ -286,6 +343,7 @@ def fold(session: Session, event: Event) -> Session:
                 step_state=StepState.NONE,
                 engine=EngineView(),
                 in_flight=0,
+                coach=session.coach.away(point or session.point),
             )
         case StartReached(label, began_s):
             return replace(session, starting=(*session.starting, PhaseTime(label, began_s)))
@@ -314,13 +372,26 @@ def fold(session: Session, event: Event) -> Session:
         case LoadChanged(load, paused, allowed):
             return replace(session, load=load, paused=paused, load_allowed=allowed)
         case EpisodeReset():
-            return replace(session, measurement=None, point_view=None, decided=None)
+            return replace(session, measurement=None, point_view=None, decided=None, coach=session.coach.unseen())
         case Ticked():
             return _ticked(session, event)
         case Measured(row):
             return replace(session, rows=_with_row(session.rows, row))
         case BaselineSaved(path):
             return replace(session, baseline_path=path)
+        case Coached(finding, advice, hint, seen):
+            return replace(session, coach=session.coach.looked(finding, advice, hint, seen))
+        case AdviceApplied(applied):
+            return replace(session, coach=replace(session.coach, applied=applied, outcome=""))
+        case AdviceJudged(time_s, outcome):
+            judged = replace(session, coach=session.coach.after(outcome))
+            return fold(judged, Notice(time_s, "coach", outcome.sentence))
+        case Piloted(progress):
+            return replace(session, progress=progress)
+        case CapacityFound(point, capacity_rps):
+            known = tuple((other, rps) for other, rps in session.capacities if other != point)
+            rows = tuple(replace(r, capacity_rps=capacity_rps) if r.point == point else r for r in session.rows)
+            return replace(session, capacities=(*known, (point, capacity_rps)), rows=rows)
         case Notice():
             return replace(session, notices=(*session.notices, event)[-NOTICES:])
 
@@ -334,6 +405,7 @@ def _asked(session: Session, time_s: float, point: Point, undo: bool) -> Session
         session,
         point=point,
         history=history,
+        coach=session.coach.away(point),
         step_state=StepState.ASKED,
         step_asked_s=time_s,
         step_accepted_s=None,

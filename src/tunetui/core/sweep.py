@@ -59,6 +59,19 @@ def sweep(goal: Goal) -> Plan:
     return (yield from _confirmed(goal, best))
 
 
+def seek(goal: Goal) -> Plan:
+    """Only the edge of the start point: the highest rate at which it meets the SLO, by trials. No fresh server."""
+    yield Told(Stage.EDGE, "", goal.start)
+    (forecast,) = yield from _ask((goal.start,))
+    guess_rps, factor = goal.guess_rps, 1.5
+    if forecast.trusted and forecast.capacity_rps:
+        guess_rps, factor = VERIFY * forecast.capacity_rps, 1.05
+    best = yield from _measured_edge(goal.start, guess_rps, factor, goal.length, None)
+    if not best.capacity_rps:
+        return Outcome(goal.start, reason="the SLO is met at no rate here")
+    return Outcome(goal.start, Load(best.capacity_rps), best.capacity_rps)
+
+
 def _baseline(goal: Goal) -> Generator[Task, Any, Best]:
     """A first look at the start point, from which its capacity is predicted and verified, or else searched for."""
     point, length = goal.start, goal.length

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tunetui.core import session as events
+from tunetui.core.coaching import applied_now
 from tunetui.core.edge import Trial
 from tunetui.core.knobs import How, Knob, Point, Step, plan_step, stepped
 from tunetui.core.load import Load
 from tunetui.core.rows import compared, current_row
 from tunetui.core.session import Phase, Session, StepState, fold
+from tunetui.drive.autopilot import Autopilot
 from tunetui.drive.confirm import save_baseline
 from tunetui.drive.engine import EngineFailed
 from tunetui.drive.figures import Figures
@@ -65,7 +67,8 @@ class Driver:
         self.serving = Serving(settings, folder, self.environment, self.emit)
         self.engine = self.serving.engine
         self.loop = self.serving.loop
-        self.figures = Figures(lambda: self.state, self.emit, self.loop)
+        self.figures = Figures(lambda: self.state, self.emit, self.loop, lambda: self._follows_seqs)
+        self.autopilot = Autopilot(self)
         self._background: list[asyncio.Task[None]] = []
         self._change: asyncio.Task[None] | None = None
 
@@ -111,6 +114,7 @@ class Driver:
 
     async def close(self) -> None:
         """End the load process and the driver's tasks. The server is ended by `stop_server` or `leave_server`."""
+        await self.autopilot.close()
         tasks = [*self._background, *([self._change] if self._change else [])]
         for task in tasks:
             task.cancel()
@@ -192,24 +196,36 @@ class Driver:
 
     def step_knob(self, knob: Knob, direction: int, fine: bool = False) -> None:
         """One key press on a knob."""
+        self.autopilot.take_over()
         facts, base = self.state.facts, self._base()
         if base is not None and facts is not None:
             self.go(stepped(base, knob, direction, fine, facts))
 
     def set_knob(self, knob: Knob, value: float) -> None:
         """A typed value."""
+        self.autopilot.take_over()
         base = self._base()
         if base is not None:
             self.go(base.with_value(knob, value))
 
     def undo(self) -> None:
         """Back to the point before."""
+        self.autopilot.take_over()
         if self._base() is None:
             return
         if not self.state.history:
             self.say("nothing to undo: this is the first point")
             return
         self.go(self.state.history[-1], undo=True)
+
+    def apply_advice(self) -> None:
+        """Take the coach's advice as a step; what comes of it is said when the new point has its verdict."""
+        self.autopilot.take_over()
+        applied = applied_now(self.state, self._follows_seqs)
+        target = applied.advice.target if applied is not None else None
+        if applied is not None and target is not None and self._base() is not None:
+            self.emit(events.AdviceApplied(applied))
+            self.go(target)
 
     def _base(self) -> Point | None:
         """The point that a key starts from, an offered one included; None where no step can be made, and it is said."""
@@ -257,6 +273,7 @@ class Driver:
 
     def confirm_restart(self) -> None:
         """Do the offered restart, or start again after a failure."""
+        self.autopilot.take_over()
         state = self.state
         target = state.restart.target if state.restart is not None else state.point
         if target is None or self.settings.attached or not (state.restart is not None or state.phase is Phase.FAILED):
@@ -291,6 +308,7 @@ class Driver:
 
     def set_load(self, load: Load) -> None:
         """Change the rate or the concurrency; the backlog goes and a new episode starts."""
+        self.autopilot.take_over()
         self._follows_seqs = False
         self._change_load(load, self.state.paused)
 
@@ -300,6 +318,7 @@ class Driver:
 
     def toggle_pause(self) -> None:
         """Stop or go on with the load; going on starts a new episode."""
+        self.autopilot.take_over()
         self._change_load(self.state.load, not self.state.paused)
 
     def _change_load(self, load: Load, paused: bool) -> None:
@@ -314,6 +333,20 @@ class Driver:
         self.loop.load = load
         if serving:
             self._change_to(self._reach)
+
+    # -- by itself --------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Find the best point by a plan, or go on with the one that was taken over."""
+        self.autopilot.sweep()
+
+    def find_edge(self) -> None:
+        """Find the present point's capacity."""
+        self.autopilot.find_edge()
+
+    def take_over(self) -> bool:
+        """End what goes by itself; False where nothing does."""
+        return self.autopilot.take_over()
 
     # -- trials -------------------------------------------------------------------------------------------------------
 
@@ -365,6 +398,7 @@ class Driver:
 
     def accept(self, confirm: bool) -> None:
         """Accept the present point: by a restart with exactly its flags, or unconfirmed."""
+        self.autopilot.take_over()
         if self.settings.attached:
             self.say("nothing to accept: the knobs of an attached server are not known", "warning")
             return

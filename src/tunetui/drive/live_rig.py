@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tunetui.core.edge import Seen, Trial, seen_with
 from tunetui.core.knobs import Point
 from tunetui.core.session import Phase
 from tunetui.core.slo import Verdict
 from tunetui.core.steps import EngineStep
-from tunetui.drive.driver import Driver
 from tunetui.engine.control import engine_step
+
+if TYPE_CHECKING:
+    from tunetui.drive.driver import Driver
 
 POLL_S = 0.1
 MOST_STEPS = 20_000  # of one trial: more than a model needs

@@ -296,8 +296,8 @@ class LoadLoop:
                     await self._send(self.plan())
                 return
             shown = self.measurement(now_s)
-            if shown is None or shown.episode not in self.meter.exhausted:
-                return
+            if self.trial is not None or shown is None or shown.episode not in self.meter.exhausted:
+                return  # whoever asked for a trial says when it is over
             if shown.verdict is not Verdict.UNDECIDED or shown.complete:
                 self.meter.reset()  # the cancelled requests are nobody's
                 await self._begin()

@@ -14,7 +14,7 @@ from tunetui.core.fixed_load import sweep_at
 from tunetui.core.knobs import EngineFacts, Knob, Point
 from tunetui.core.load import Load
 from tunetui.core.progress import Progress
-from tunetui.core.sweep import sweep
+from tunetui.core.sweep import seek, sweep
 from tunetui.core.tasks import CONFIRMATIONS, Goal
 from tunetui.core.workload import features, plan_episode
 from tunetui.drive.forecaster import Forecaster
@@ -29,10 +29,12 @@ TRIALS_S = 60.0  # of a confirmation, a guess for the budget
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a sweep is asked for beyond its session. `fixed_load`: rank points at the session's load, not by capacity.
+    `edge_only`: find the capacity of the start point, and step nothing.
     `rate_rps`: where to look first; None: the rate that some streams make by themselves."""
 
     requests: int
     fixed_load: bool = False
+    edge_only: bool = False
     knobs: frozenset[Knob] = frozenset(Knob)
     budget_s: float = math.inf
     rate_rps: float | None = None
@@ -46,8 +48,10 @@ def sweeping(
     mean_e2el_s: float,
     rig: Rig,
     show: Callable[[Progress], None],
+    forecaster: Forecaster | None = None,
 ) -> Sweeping:
-    """A sweep from `start` on `rig`, not yet run. `mean_e2el_s` is what a warm-up lets expect."""
+    """A sweep from `start` on `rig`, not yet run. `mean_e2el_s` is what a warm-up lets expect; `forecaster` knows this
+    engine from trials of before."""
     load = settings.load if settings.load.open_loop else Load(1.0)
     guess_rps = asked.rate_rps or min(WARM_STREAMS, start.max_num_seqs) / max(mean_e2el_s, 1e-3)
     goal = Goal(
@@ -61,5 +65,6 @@ def sweeping(
         budget_s=asked.budget_s,
         confirm_s=rig.start_s + CONFIRMATIONS * TRIALS_S,
     )
-    plan = sweep_at(goal, settings.load) if asked.fixed_load else sweep(goal)
-    return Sweeping(plan, rig, Forecaster(facts, settings.workload, load, settings.slo), show)
+    plan = seek(goal) if asked.edge_only else sweep_at(goal, settings.load) if asked.fixed_load else sweep(goal)
+    known = forecaster or Forecaster(facts, settings.workload, load, settings.slo)
+    return Sweeping(plan, rig, known, show)

@@ -140,6 +140,8 @@ class TunetuiApp(Overlays):
     def _escape(self) -> None:
         if self._typed:
             self._typed = ""
+        elif self.driver.take_over():
+            pass
         elif self.driver.state.restart is not None:
             self.driver.drop_restart()
 
@@ -148,6 +150,8 @@ class TunetuiApp(Overlays):
             self._apply_typed()
         elif self.driver.state.restart is not None or self.driver.state.phase is Phase.FAILED:
             self.driver.confirm_restart()
+        elif self.driver.state.coach.advice is not None:
+            self.driver.apply_advice()
 
     def _apply_typed(self) -> None:
         typed, self._typed = self._typed, ""
@@ -178,6 +182,14 @@ class TunetuiApp(Overlays):
 
     def action_load(self, direction: int) -> None:
         self.driver.step_load(direction)
+        self._paint()
+
+    def action_edge(self) -> None:
+        self.driver.find_edge()
+        self._paint()
+
+    def action_sweep(self) -> None:
+        self.driver.sweep()
         self._paint()
 
     def action_pause(self) -> None:

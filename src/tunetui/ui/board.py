@@ -38,7 +38,7 @@ class Shown:
 
 def points_height(height: int) -> int:
     """Rows of the table of points: a quarter of the screen, none on a short one."""
-    return 0 if height < SHORT else 5 if height < 30 else height // 4
+    return 0 if height < SHORT else 4 if height < 30 else height // 4
 
 
 def series_of(state: Session, metric: Metric) -> Series | None:
@@ -77,7 +77,7 @@ class Board(Container):
                     yield Rows(id=f"{name}-title")
                     yield Chart(id=name)
             yield Rows(id="startup", wrap=True)
-        for name in ("episode", "engine", "message", "points", "footer", "small"):
+        for name in ("episode", "engine", "coach", "message", "points", "footer", "small"):
             yield Rows(id=name)
 
     def show(self, shown: Shown) -> None:
@@ -102,7 +102,11 @@ class Board(Container):
             self._write("knobs", panels.knobs(state, shown.chosen, shown.typed, knob_width))
             self._write("episode", panels.episode(state, width))
             self._write("engine", panels.engine(state, width))
-            self._show_message(panels.message(state, now_s, width))
+            self._write("coach", panels.coach(state, width))
+            message = panels.message(state, now_s, width)
+            self.set_class(bool(message), "told")
+            self.set_class(not message, "quiet")
+            self._show_message(message)
             self._write("points", points(state, width, rows))
             self._write("footer", Text(commands.footer(width, starting)))
             if starting:

@@ -37,12 +37,16 @@ COMMANDS = (
             "long-prefill limit).", "[ ] fine", 1),
     Command("left_square_bracket", "[", "step(-1, True)", "A fine step down."),
     Command("", "0-9 .", "", "Type a value for the chosen knob.", "0-9 value", 4),
-    Command("", "enter", "", "Apply the typed value, do the offered restart, or start again after a failure."),
+    Command("", "enter", "", "Apply the typed value, do the offered restart, start again after a failure, or "
+            "take the step that the coach advises."),
     Command("", "esc", "", "Drop the typed value, or the offered restart."),
     Command("u", "u", "undo", "Go back to the point before.", "u undo", 5),
     Command("plus,equals_sign", "+ =", "load(1)", "Raise the request rate or the concurrency.", "+ - load", 6),
     Command("minus", "-", "load(-1)", "Lower the request rate or the concurrency."),
     Command("space", "space", "pause", "Stop the load, or start it again with a new episode.", "space pause", 3),
+    Command("f", "f", "edge", "Find this point's edge: the highest request rate at which it meets the SLO."),
+    Command("s", "s", "sweep", "Sweep: find the best point by itself, or go on with that. A key that changes something "
+            "takes over.", "f edge  s sweep", 4),
     Command("a", "a", "accept", "Accept this point: confirm it by a restart, or save it unconfirmed.", "a accept", 10),
     Command("o", "o", "log", "Show the server's log.", "o log", 7, ALWAYS),
     Command("e", "e", "events", "Show what happened in this session.", "e events", 2, ALWAYS),
@@ -79,7 +83,13 @@ HELP_FIGURES = (
     ("in general", "where the long-run share of the objective met least lies; g shows each and how it closed"),
     ("OVERLOADED", "waiting grows without bound: the verdict is FAIL, whatever the first requests met"),
     ("goodput", "requests per second that met every objective"),
-    ("limit", "what kept requests waiting in most steps: SEQ CAP, TOKEN BUDGET or KV BLOCKS"),
+    ("limit", "what limits the engine now, from its steps: slots (SEQ CAP), tokens of a step (TOKEN BUDGET), blocks "
+     "(KV PRESSURE), long prefills beside or before others (PREFILL BLOCKING), COMPUTE or BANDWIDTH SATURATED, nothing "
+     "(UNDERLOADED), or a load that is too late to tell (CLIENT LIMITED)"),
+    ("SWEEP", "where the sweep stands: its stage, what it is trying, the best point so far, and about how long it "
+     "still takes"),
+    ("cap", "the highest request rate at which the point meets the SLO, where f or the sweep looked for it"),
+    ("COACH", "what to try and why; enter takes it. e shows its sentences whole, and what came of each"),
     ("ASKED, ACCEPTED, SETTLED", "a step was written; the scheduler has read it; the running batch is inside it"),
     ("live v", "live downwards: KV blocks are held back; above the start value it takes a restart"),
     ("fixed", "one of your flags to vLLM makes this knob useless; its line says which"),

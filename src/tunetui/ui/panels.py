@@ -9,8 +9,10 @@ import textwrap
 
 from rich.text import Text
 
+from tunetui.core.candidates import Stage
 from tunetui.core.episode import Measurement
 from tunetui.core.knobs import Knob, MemoryFlag
+from tunetui.core.progress import Progress
 from tunetui.core.session import SIMULATED, Phase, Session, StepState
 from tunetui.core.slo import Metric, Verdict
 from tunetui.ui import format as fmt
@@ -73,7 +75,8 @@ def chosen_lines(state: Session, chosen: Knob) -> list[tuple[str, str]]:
     # Where nothing is live, `step_lines` has said why.
     why = fmt.knob_why(chosen, point, facts) if facts.live or chosen in facts.fixed else ""
     gives = fmt.memory_map(point, facts) if chosen is Knob.MEMORY and chosen not in facts.fixed else ""
-    return [(text, DIM) for text in (gives, why) if text]
+    hint = state.coach.hint if chosen is Knob.TOKENS and chosen not in facts.fixed else ""
+    return [(text, DIM) for text in (gives, hint, why) if text]
 
 
 def _knob_line(state: Session, knob: Knob, typed: str, chosen: bool, wide: bool, width: int) -> Text:
@@ -199,13 +202,56 @@ def engine(state: Session, width: int) -> Text:
         parts.append(part(2, f"held {view.held_blocks}", DIM))
     parts.append(part(6, f"preempted {view.preemptions}"))
     parts.append(part(5, f"prefix hits {fmt.percent(view.prefix_hit_rate)}"))
-    right = Text.assemble("limit: ", (view.limit, "bold")) if view.limit else Text()
+    finding = state.coach.finding
+    right = Text.assemble("limit: ", (finding.limit.value, "bold")) if finding is not None else Text()
     return fitted(parts, right, width)
+
+
+def coach(state: Session, width: int) -> Text:
+    """What to try and why, with the key that does it at the right end; else what came of the last advice, or the limit.
+
+    The sentences are cut where they must be, never the step that the key would take; they are whole in the log.
+    """
+    if state.progress is not None and state.progress.running:
+        return sweep(state.progress, width)
+    said, head = state.coach, Text("COACH ", "bold")
+    if said.applied is not None:
+        expects = said.applied.advice.expects
+        return _cut(Text.assemble(head, said.applied.change, f": {expects.words} expected" if expects else ""), width)
+    reason = said.outcome or (said.advice.reason if said.advice is not None else "")
+    if said.advice is None or said.advice.step is None:
+        found = said.finding.sentence if said.finding is not None else ""
+        return _cut(Text.assemble(head, (reason or found, "" if reason else DIM)), width) if reason or found else Text()
+    key = Text("[enter] restart" if said.advice.restart else "[enter]", "bold")
+    if said.outcome and width < WIDE:
+        reason = reason.partition(": ")[2]  # what was done is in the table
+    step = Text.assemble("; next " if said.outcome else ": ", (said.advice.change, "bold"))
+    why = _cut(Text(reason), width - head.cell_len - step.cell_len - key.cell_len - 2)
+    return fitted([part(0, Text.assemble(head, why, step))], key, width, "  ")
+
+
+def sweep(progress: Progress, width: int) -> Text:
+    """Where a sweep stands: stage, what it does, the best point so far, and the time that is left."""
+    head = Text("EDGE " if progress.stage is Stage.EDGE and not progress.done[1:] else "SWEEP ", "bold")
+    parts = [part(0, Text.assemble(head, progress.stage.value))]
+    if progress.doing:
+        parts.append(part(1, progress.doing))
+    if progress.best is not None and progress.capacity_rps:
+        parts.append(part(2, f"best {progress.best.max_num_seqs} seqs {progress.capacity_rps:.2f} req/s"))
+    left = "" if progress.left_s is None else f"~{fmt.clock(progress.left_s)} left  "
+    return fitted(parts, Text.assemble((left, ""), ("[esc]", "bold")), width)
+
+
+def _cut(text: Text, width: int) -> Text:
+    text.truncate(max(width, 0), overflow="ellipsis")
+    return text
 
 
 def message(state: Session, now_s: float, width: int) -> Text:
     """The one line that asks or tells: a restart to confirm, the latest notice, or what makes the numbers suspect."""
-    last = state.notices[-1] if state.notices and now_s - state.notices[-1].time_s < NOTICE_S else None
+    last = next((n for n in reversed(state.notices) if n.severity != "coach"), None)
+    if last is not None and now_s - last.time_s >= NOTICE_S:
+        last = None
     if state.restart is not None:
         question = Text.assemble(("RESTART? ", f"bold {WARN}"), ("enter", "bold"), " yes  ", ("esc", "bold"), " no")
         parts = [part(0, question), part(9, f"{expected(state)}, no load meanwhile")]
