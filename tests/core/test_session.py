@@ -219,3 +219,14 @@ def test_usage_leaves_out_held_blocks_and_the_null_block() -> None:
     assert usage_without_held(free_blocks=0, num_blocks=128, held_blocks=27) == 1.0
     assert usage_without_held(free_blocks=50, num_blocks=101, held_blocks=0) == 0.5
     assert usage_without_held(free_blocks=0, num_blocks=1, held_blocks=0) is None
+
+
+def test_an_episode_that_ended_between_two_ticks_is_what_stands_for_the_point() -> None:
+    row = Row(0, A, START.load, measurement(Verdict.PASS))
+    ended = after(events.Measured(row))
+    assert ended.decided == row.measurement
+    following = after(events.Ticked(None, measurement(Verdict.UNDECIDED), EngineView(), 0, 0, ""), start=ended)
+    assert following.decided == row.measurement
+    elsewhere = after(events.Measured(replace(row, point=B)), events.Measured(replace(row, load=Load(8.0))))
+    assert elsewhere.decided is None
+    assert after(events.Measured(replace(row, measurement=measurement(Verdict.UNDECIDED)))).decided is None

@@ -376,7 +376,7 @@ def fold(session: Session, event: Event) -> Session:
         case Ticked():
             return _ticked(session, event)
         case Measured(row):
-            return replace(session, rows=_with_row(session.rows, row))
+            return replace(session, rows=_with_row(session.rows, row), decided=_decided(session, row))
         case BaselineSaved(path):
             return replace(session, baseline_path=path)
         case Coached(finding, advice, hint, seen):
@@ -451,6 +451,12 @@ def _ticked(session: Session, tick: Ticked) -> Session:
         errors=tick.errors,
         last_error=tick.last_error or session.last_error,
     )
+
+
+def _decided(session: Session, row: Row) -> Measurement | None:
+    """The last measurement of the present point that has a verdict: an episode may end between two ticks."""
+    present = (row.point, row.load) == (session.point, session.load)
+    return row.measurement if present and row.measurement.verdict is not Verdict.UNDECIDED else session.decided
 
 
 def _with_row(rows: tuple[Row, ...], row: Row) -> tuple[Row, ...]:
