@@ -50,9 +50,11 @@ COMMANDS = (
     Command("a", "a", "accept", "Accept this point: confirm it by a restart, or save it unconfirmed.", "a accept", 10),
     Command("o", "o", "log", "Show the server's log.", "o log", 7, ALWAYS),
     Command("e", "e", "events", "Show what happened in this session.", "e events", 2, ALWAYS),
-    Command("d", "d", "statistics('d')", "Show how TTFT and TPOT are distributed.", "d n g statistics", 2),
+    Command("d", "d", "statistics('d')", "Show how TTFT and TPOT are distributed.", "d n g p statistics", 2),
     Command("n", "n", "statistics('n')", "Show TTFT by prompt length."),
     Command("g", "g", "statistics('g')", "Show what holds in general, beyond this episode."),
+    Command("p", "p", "statistics('p')", "Show the points against each other: capacity or throughput against latency, "
+            "the SLO and the knee."),
     Command("L", "L", "allow_load", "Send load to the attached server (asks first)."),
     Command("question_mark", "?", "help", "Show the keys and what the figures mean.", "? help", 11, ALWAYS),
     Command("ctrl+l", "ctrl+l", "redraw", "Paint the whole screen again."),

@@ -144,6 +144,53 @@ def build_band(band: Band, width: int, height: int) -> str:
     return str(figure.build())
 
 
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Numbered points: `x` a latency in milliseconds, `y` what they give. `met`: the SLO is; `marked`: the number of
+    the one that stands out; `front` is drawn as a line; `limit` is of x."""
+
+    numbers: tuple[int, ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    met: tuple[bool, ...]
+    marked: int | None
+    front: tuple[tuple[float, float], ...]
+    limit: float | None
+
+
+def build_scatter(scatter: Scatter, width: int, height: int) -> str:
+    """The points as their numbers, in `height` lines of `width` cells with ANSI colours; plain axes for none."""
+    import plotext as figure
+
+    figure.clf()
+    figure.limit_size(False, False)
+    figure.plotsize(width, height)
+    figure.theme("clear")
+    known = [i for i, (x, y) in enumerate(zip(scatter.x, scatter.y, strict=True)) if math.isfinite(x + y)]
+    right = nice_ceiling(min(max([scatter.x[i] for i in known] + [scatter.limit or 0.0]), MOST_MS) * 1.05)
+    top = nice_ceiling(min(max((scatter.y[i] for i in known), default=0.0), MOST_MS) * 1.05)
+    bottom = top / 2 if known and min(scatter.y[i] for i in known) > top / 2 else 0.0
+    figure.xlim(0, right)
+    figure.ylim(bottom, top)
+    ticks = ticks_for(right, scatter.limit, max(width // 8, 4))
+    figure.xticks(ticks, [f"{t:g}" for t in ticks])
+    heights = [bottom + above for above in ticks_for(top - bottom, None, height)]
+    figure.yticks(heights, [f"{v:>6g}" for v in heights])
+    figure.frame(False)
+    if scatter.limit is not None and scatter.limit <= right:
+        figure.plot([scatter.limit] * 2, [bottom, top], marker="\u254e", color=LIMIT)
+    front = [(min(x, right), min(y, top)) for x, y in scatter.front if math.isfinite(x + y)]
+    if len(front) > 1:
+        figure.plot([x for x, _ in front], [y for _, y in front], marker="braille", color=MARK)
+    for i in known:
+        style = "bold" if scatter.numbers[i] == scatter.marked else None
+        colour = LINE if scatter.met[i] else LIMIT
+        figure.text(
+            str(scatter.numbers[i]), min(scatter.x[i], right), min(scatter.y[i], top), color=colour, style=style
+        )
+    return str(figure.build())
+
+
 class Chart(Rows):
     """A chart of one Series."""
 

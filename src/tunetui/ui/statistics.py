@@ -1,6 +1,7 @@
-"""The pages of the point's statistics: distributions, TTFT by prompt length, and what holds in general.
+"""The pages of statistics: distributions, TTFT by prompt length, what holds in general, points against each other.
 
-They follow the session while they are open; what they say is made in `histograms`, `by_length` and `in_general`.
+They follow the session while they are open; what they say is made in `histograms`, `by_length`, `in_general` and
+`tradeoff`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tunetui.ui.histograms import histograms
 from tunetui.ui.in_general import in_general
 from tunetui.ui.panels import DIM
 from tunetui.ui.rows import Rows, is_up
+from tunetui.ui.tradeoff import tradeoff
 
 FOLLOW_S = 0.25
 TALL = 30  # rows from which a blank one stands under the title
@@ -29,6 +31,7 @@ VIEWS: dict[str, tuple[str, str, Callable[[Session, int, int], Text]]] = {
     "d": ("DISTRIBUTIONS", "distributions", histograms),
     "n": ("TTFT BY PROMPT LENGTH", "by prompt length", by_length),
     "g": ("IN GENERAL", "in general", in_general),
+    "p": ("POINTS AGAINST EACH OTHER", "points", tradeoff),
 }
 
 
