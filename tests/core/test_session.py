@@ -12,6 +12,7 @@ from tunetui.core.expectation import Expectation, Figure, Learned, Observed
 from tunetui.core.knobs import EngineFacts, How, MemoryFlag, Point, Step
 from tunetui.core.limits import Finding, Limit
 from tunetui.core.load import Load
+from tunetui.core.rows import row_of
 from tunetui.core.session import EngineView, Notice, Phase, Row, Session, StepState, fold, usage_without_held
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.core.step_figures import StepFigures
@@ -230,3 +231,14 @@ def test_an_episode_that_ended_between_two_ticks_is_what_stands_for_the_point() 
     elsewhere = after(events.Measured(replace(row, point=B)), events.Measured(replace(row, load=Load(8.0))))
     assert elsewhere.decided is None
     assert after(events.Measured(replace(row, measurement=measurement(Verdict.UNDECIDED)))).decided is None
+
+
+def test_a_capacity_that_was_found_stands_in_the_rows_of_its_point_and_in_those_to_come() -> None:
+    row = Row(0, A, START.load, measurement(Verdict.PASS))
+    found = after(events.Measured(row), events.Measured(replace(row, point=B)), events.CapacityFound(A, 14.0))
+    assert [r.capacity_rps for r in found.rows] == [14.0, None]
+    assert found.capacity_of(A) == 14.0
+    assert found.capacity_of(B) is None
+    newer = after(events.CapacityFound(A, 16.5), start=found)
+    assert newer.capacities == ((A, 16.5),)
+    assert row_of(newer, measurement(Verdict.PASS)).capacity_rps == 16.5

@@ -28,7 +28,6 @@ def look(
     workload: Features,
     follows: bool,
     certain: Measurement | None = None,
-    capacity_rps: float | None = None,
 ) -> events.Coached:
     """What the coach says of the present point, whose steps gave `figures`; nothing while a step is on its way.
 
@@ -39,7 +38,7 @@ def look(
         return events.Coached(None, None)
     late = session.measurement.suspect if session.measurement is not None else ""
     finding = find_limit(figures, late)
-    situation = situation_of(session, finding, workload, follows, certain or session.decided, capacity_rps)
+    situation = situation_of(session, finding, workload, follows, certain or session.decided)
     if situation is None:
         return events.Coached(finding, None)
     advice = None if late or session.phase is Phase.ATTACHED else advise(situation, session.coach.learned)
@@ -52,7 +51,6 @@ def situation_of(
     workload: Features,
     follows: bool,
     decided: Measurement | None,
-    capacity_rps: float | None = None,
 ) -> Situation | None:
     """The situation of the present point, or None before it has a verdict."""
     if session.point is None or session.facts is None or decided is None:
@@ -67,7 +65,7 @@ def situation_of(
         load=session.load,
         workload=workload,
         blocked_short=view.by_length.finding if view is not None else "",
-        capacity_rps=capacity_rps,
+        capacity_rps=session.capacity_of(session.point),
         cap_follows=follows and session.load.concurrency is not None,
     )
 
