@@ -33,6 +33,7 @@ from tunetui.demo.virtual import VirtualLoad
 from tunetui.drive.driver import Driver
 from tunetui.drive.settings import Settings
 from tunetui.engine.command import API_SERVER_MODULE, VllmCommand, read_flags
+from tunetui.engine.control import LiveControl
 from tunetui.live.tunetui_live.block import StepRecord
 
 SEQS = (4, 8, 16, 32, 64)
@@ -106,6 +107,15 @@ async def until(true: object, limit_s: float) -> None:
         await asyncio.sleep(0.05)
 
 
+async def keep_steps(control: LiveControl, seen: list[StepRecord]) -> None:
+    """Read the ring into `seen`, often enough that nothing of it is lost, until cancelled."""
+    number: int | None = None
+    while True:
+        number, records = control.records_since(number)
+        seen.extend(records)
+        await asyncio.sleep(0.2)
+
+
 async def main(python: str, model: str) -> None:
     """Measure, fit, predict, print."""
     folder = Path(tempfile.mkdtemp(prefix="fidelity-"))
@@ -124,17 +134,11 @@ async def main(python: str, model: str) -> None:
         await driver.start()
         if driver.state.phase is not Phase.LIVE or driver.engine.control is None:
             raise SystemExit("\n".join(driver.state.failure))
-        take = driver.engine.control.new_records
-
-        def keep() -> Sequence[StepRecord]:
-            records = take()
-            seen.extend(records)
-            return records
-
-        driver.engine.control.new_records = keep  # type: ignore[method-assign]
+        reading = asyncio.create_task(keep_steps(driver.engine.control, seen))
         real = {64: await measured(driver, 64)}
         driver.set_knob(Knob.SEQS, 4)
         await until(lambda: driver.state.step_state is StepState.SETTLED, 120)
+        reading.cancel()
         fitted = fit(seen)
         step_ms, sequence_us, token_us = fitted.a_step_s * 1e3, fitted.a_sequence_s * 1e6, fitted.a_token_s * 1e6
         print(

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tunetui.core import session as events
-from tunetui.core.load import Load
 from tunetui.core.progress import Progress
 from tunetui.core.session import Phase
 from tunetui.core.tasks import Outcome
@@ -108,7 +107,7 @@ class Autopilot:
         driver = self._driver
         self._task = None  # what follows is no longer the plan's
         driver.end_trials()
-        if outcome.reason or outcome.point is None or not isinstance(outcome.load, Load):
+        if outcome.reason or outcome.point is None or outcome.load is None:
             driver.say(f"the sweep has ended: {outcome.reason}", "warning")
         elif plan is self._sweep:
             driver.emit(events.CapacityFound(outcome.point, outcome.capacity_rps))

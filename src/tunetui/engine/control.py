@@ -41,7 +41,6 @@ class LiveControl:
         self._path = str(files.block)
         self._block = layout.ControlBlock.create(str(files.block))
         self._step = 0
-        self._next_record = 0
         self.lost = ""
 
     def hello(self) -> Hello | None:
@@ -79,14 +78,9 @@ class LiveControl:
             self.lost = str(error)
             return None
 
-    def new_records(self) -> Sequence[StepRecord]:
-        """The steps recorded since the last call (at most the ring's capacity)."""
-        self._next_record, records = self._block.records(self._next_record)
-        return tuple(records)
-
     def records_since(self, number: int | None) -> tuple[int, Sequence[StepRecord]]:
         """The steps recorded after `number`, as far as the ring still holds them (None: none, only where it stands
-        now), and the number to ask from next. For readers with a place of their own."""
+        now), and the number to ask from next."""
         following, records = self._block.records(number if number is not None else 2**62)
         return following, tuple(records)
 
