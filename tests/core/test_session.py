@@ -2,18 +2,29 @@
 
 from dataclasses import replace
 
-from tunetui.core import session as events
+from tunetui.core import events
 from tunetui.core.advice import Advice
 from tunetui.core.ceilings import Lowering, Shortage, ShortageKind
 from tunetui.core.coach import Applied
 from tunetui.core.coaching import look
 from tunetui.core.episode import ChartPoint, Measurement, ObjectiveResult
 from tunetui.core.expectation import Expectation, Figure, Learned, Observed
+from tunetui.core.fold import fold
 from tunetui.core.knobs import EngineFacts, How, MemoryFlag, Point, Step
 from tunetui.core.limits import Finding, Limit
 from tunetui.core.load import Load
 from tunetui.core.rows import row_of
-from tunetui.core.session import EngineView, Notice, Phase, Row, Session, StepState, fold, usage_without_held
+from tunetui.core.session import (
+    CHART_POINTS,
+    NOTICES,
+    EngineView,
+    Notice,
+    Phase,
+    Row,
+    Session,
+    StepState,
+    usage_without_held,
+)
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.core.step_figures import StepFigures
 
@@ -204,8 +215,8 @@ def test_notices_and_charts_are_bounded() -> None:
     for number in range(1000):
         state = fold(state, Notice(float(number), "information", "x"))
         state = fold(state, events.Ticked(ChartPoint(float(number), 1.0, 1.0), None, EngineView(), 0, 0, ""))
-    assert len(state.notices) == events.NOTICES
-    assert len(state.chart) == events.CHART_POINTS
+    assert len(state.notices) == NOTICES
+    assert len(state.chart) == CHART_POINTS
 
 
 def test_load_is_measured_only_when_allowed_and_not_paused() -> None:

@@ -106,6 +106,32 @@ def test_no_block_is_lost_and_every_request_gets_its_tokens(
     assert engine.pool.free == num_blocks - 1
 
 
+@settings(max_examples=60, deadline=None)
+@given(loads(), st.integers(blocks_for(LENGTH) + 1, 60), st.integers(1, 12), st.booleans())
+def test_blocks_that_are_only_counted_give_the_same_steps(
+    load: tuple[list[tuple[int, int]], int], num_blocks: int, seqs: int, chunked: bool
+) -> None:
+    lengths, seed = load
+
+    def steps(shares: bool) -> list[tuple[int, int, tuple[tuple[int, int], ...], int, int, int]]:
+        rng = random.Random(seed)
+        engine = Engine(num_blocks, seqs, LENGTH, chunked, 0, True, shares)
+        to_come = [Request(prompt, output) for prompt, output in lengths]
+        seen = []
+        while to_come or not engine.idle:
+            while to_come and (engine.idle or rng.random() < 0.3):
+                engine.add(to_come.pop(0))
+            if rng.random() < 0.1:
+                engine.hold(rng.randint(0, num_blocks - 1 - blocks_for(LENGTH)))
+            step = engine.schedule()
+            seen.append((step.decodes, step.context, step.prefills, step.stopped_by, engine.pool.free,
+                         engine.preemptions))  # fmt: skip
+            engine.finish(step)
+        return seen
+
+    assert steps(shares=False) == steps(shares=True)
+
+
 def run_to_the_end(engine: Engine) -> list[int]:
     """Tokens of each step."""
     tokens = []

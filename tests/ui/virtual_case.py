@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tunetui.cli.tune import cards_of, parser, settings_from
-from tunetui.core import coaching
-from tunetui.core import session as events
+from tunetui.core import coaching, events
 from tunetui.core.episode import Measurement
+from tunetui.core.fold import fold
 from tunetui.core.knobs import EngineFacts, Point
 from tunetui.core.load import Load
 from tunetui.core.rows import certain, row_of, row_on_leaving
 from tunetui.core.sample import Sample
-from tunetui.core.session import SIMULATED, EngineView, Phase, Session, StepState, fold, usage_without_held
+from tunetui.core.session import SIMULATED, EngineView, Phase, Session, StepState, usage_without_held
 from tunetui.core.step_figures import figures_of, shortest_decode_s
 from tunetui.core.steps import EngineStep, Stop
 from tunetui.core.workload import EpisodePlan, features, plan_episode

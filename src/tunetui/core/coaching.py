@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tunetui.core import session as events
+from tunetui.core import events
 from tunetui.core.advice import advise, budget_hint
 from tunetui.core.coach import Applied
 from tunetui.core.episode import Measurement

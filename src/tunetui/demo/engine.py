@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tunetui.demo.pool import BlockPool
+from tunetui.demo.pool import BlockPool, CountedPool, Pool
 
 BLOCK_SIZE = 16
 STOP_NONE, STOP_SEQS, STOP_TOKENS, STOP_BLOCKS = range(4)  # as in the control block
@@ -76,8 +76,10 @@ class Engine:
         chunked: bool = True,
         threshold: int = 0,
         prefix_caching: bool = True,
+        shares: bool = True,
     ) -> None:
-        self.pool = BlockPool(num_blocks)
+        """`shares` False: no request brings hashes."""
+        self.pool: Pool = BlockPool(num_blocks) if shares else CountedPool(num_blocks)
         self.max_num_seqs = max_num_seqs
         self.token_budget = token_budget
         self.chunked = chunked

@@ -52,7 +52,7 @@ class VirtualLoad:
     """Runs episodes one after the other on `engine`, whose time is `now_s`. `timeout_s` ends a request that takes
     longer; its client sends it again, up to `retries` times, as a new request at once. `steps` holds each step's end
     and the output tokens that it made, those of answers that nobody waits for to the end included; `ring` the newest
-    steps as a control block would."""
+    steps as a control block would (None: nobody reads them)."""
 
     engine: Engine
     machine: StepTimes
@@ -60,7 +60,7 @@ class VirtualLoad:
     retries: int = 0
     now_s: float = 0.0
     steps: list[tuple[float, int]] = field(default_factory=list)
-    ring: deque[EngineStep] = field(default_factory=lambda: deque(maxlen=RING))
+    ring: deque[EngineStep] | None = field(default_factory=lambda: deque(maxlen=RING))
     busy_s: float = 0.0
     _sent: dict[Request, _Sent] = field(default_factory=dict)
     _deadlines: list[tuple[float, int, Request]] = field(default_factory=list)
@@ -114,7 +114,8 @@ class VirtualLoad:
         """One step of the engine, and what it brought."""
         engine = self.engine
         step = engine.schedule()
-        self._record(step)
+        if self.ring is not None:
+            self._record(step, self.ring)
         step_s = self.machine.step_s(step)
         self.now_s += step_s
         self.busy_s += step_s
@@ -135,10 +136,10 @@ class VirtualLoad:
             if request in self._sent:
                 self._give_up(plan, request, episode, report.samples)
 
-    def _record(self, step: Step) -> None:
+    def _record(self, step: Step, ring: deque[EngineStep]) -> None:
         engine, pool = self.engine, self.engine.pool
         held = len(engine.held)
-        self.ring.append(EngineStep(
+        ring.append(EngineStep(
             self.now_s, len(engine.running), len(engine.waiting), step.decodes + len(step.prefills), step.tokens,
             pool.num_blocks - 1 - pool.free - held, pool.free, engine.preemptions, Stop(step.stopped_by),
             engine.token_budget,

@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tunetui.core import session as events
+from tunetui.core import events
 from tunetui.core.progress import Progress
 from tunetui.core.session import Phase
 from tunetui.core.tasks import Outcome

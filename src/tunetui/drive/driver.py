@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tunetui.core import session as events
+from tunetui.core import events
 from tunetui.core.coaching import applied_now
 from tunetui.core.edge import Trial
+from tunetui.core.fold import fold
 from tunetui.core.knobs import How, Knob, Point, Step, plan_step, stepped
 from tunetui.core.load import Load
 from tunetui.core.rows import compared, current_row
-from tunetui.core.session import Phase, Session, StepState, fold
+from tunetui.core.session import Notice, Phase, Session, StepState
 from tunetui.drive.autopilot import Autopilot
 from tunetui.drive.confirm import save_baseline
 from tunetui.drive.engine import EngineFailed
@@ -79,7 +80,7 @@ class Driver:
         self.on_change()
 
     def say(self, text: str, severity: str = "information") -> None:
-        self.emit(events.Notice(time.monotonic(), severity, text))
+        self.emit(Notice(time.monotonic(), severity, text))
 
     # -- start and end --------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunetui.core.ceilings import Shortage
+from tunetui.core.events import Event, StartReached
 from tunetui.core.knobs import EngineFacts, Knob, Point
-from tunetui.core.session import Event, StartReached
 from tunetui.drive.hardware import cards_name
 from tunetui.drive.settings import Settings
 from tunetui.engine import command as commands

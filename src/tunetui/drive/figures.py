@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tunetui.core import coaching
-from tunetui.core import session as events
+from tunetui.core import coaching, events
 from tunetui.core.episode import Measurement
 from tunetui.core.load import Load
 from tunetui.core.point_statistics import PointView
 from tunetui.core.rows import certain, row_of, row_on_leaving
-from tunetui.core.session import EngineView, Phase, Session
+from tunetui.core.session import EngineView, Notice, Phase, Session
 from tunetui.core.workload import features
 from tunetui.drive.loop import LoadLoop
 from tunetui.drive.observe import EngineObserver
@@ -69,7 +68,7 @@ class Figures:
             )
         )
         if self._observer.unanswered == UNANSWERED_TICKS and state.phase is Phase.ATTACHED:
-            self._emit(events.Notice(now_s, "warning", f"no metrics from {state.model}: is the server still there?"))
+            self._emit(Notice(now_s, "warning", f"no metrics from {state.model}: is the server still there?"))
         if active:
             self._coach(now_s, control, self.record())
 
@@ -91,7 +90,7 @@ class Figures:
         for key, text in ((said.finding.limit.value, found), advised):
             if key and key not in self._said:
                 self._said.add(key)
-                self._emit(events.Notice(now_s, "coach", text))
+                self._emit(Notice(now_s, "coach", text))
 
     @property
     def _workload(self) -> dict[str, float | int | str]:

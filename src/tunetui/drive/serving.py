@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tunetui.core import session as events
+from tunetui.core import events
 from tunetui.core.ceilings import MOST_STARTS, Lowering, Shortage, ShortageKind, next_ceiling, within
 from tunetui.core.knobs import EngineFacts, Knob, Point, start_ceiling
 from tunetui.core.load import Load
-from tunetui.core.session import Phase
+from tunetui.core.session import Notice, Phase
 from tunetui.drive.engine import EngineFailed, ManagedEngine
 from tunetui.drive.loop import LoadLoop
 from tunetui.drive.settings import Settings, ceiling_of, first_point, least_ceiling
@@ -178,4 +178,4 @@ class Serving:
             await self._attached.aclose()
 
     def _say(self, text: str, severity: str) -> None:
-        self._emit(events.Notice(time.monotonic(), severity, text))
+        self._emit(Notice(time.monotonic(), severity, text))

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tunetui.core.session import Event, StepMoved, StepState
+from tunetui.core.events import Event, StepMoved
+from tunetui.core.session import StepState
 from tunetui.engine.control import LiveControl
 from tunetui.live.tunetui_live.block import InForce
 

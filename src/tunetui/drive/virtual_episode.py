@@ -57,8 +57,9 @@ class VirtualRun:
     cut_short: bool = False  # the most steps were taken before it was complete
 
 
-def engine_at(facts: EngineFacts, point: Point, workload: Workload) -> Engine:
-    """An engine with the limits of `point`, empty. Where the KV cache's size is not known, everything fits."""
+def engine_at(facts: EngineFacts, point: Point, workload: Workload, shares: bool = True) -> Engine:
+    """An engine with the limits of `point`, empty. Where the KV cache's size is not known, everything fits. `shares`:
+    whether prompts have prefixes in common."""
     blocks = facts.capacity_blocks(point.memory)
     blocks = facts.num_blocks if blocks is None else blocks
     num_blocks = blocks * max(facts.block_size, 1) // BLOCK_SIZE
@@ -66,7 +67,7 @@ def engine_at(facts: EngineFacts, point: Point, workload: Workload) -> Engine:
         num_blocks = point.max_num_seqs * blocks_for(workload.longest) + 1
     return Engine(
         max(num_blocks, 1), point.max_num_seqs, point.max_num_batched_tokens, point.chunked_prefill,
-        point.long_prefill_token_threshold if point.chunked_prefill else 0, point.prefix_caching,
+        point.long_prefill_token_threshold if point.chunked_prefill else 0, point.prefix_caching, shares,
     )  # fmt: skip
 
 
@@ -118,10 +119,10 @@ def virtual_episode(
     """One episode on an engine that is empty at its start. `times_of` gives the step times of that engine: fitted ones,
     or a machine's. `until_certain` ends it where its verdict is certain, not only where it is overloaded."""
     plan = plan_episode(workload, load, cut, counted)
-    engine = engine_at(facts, point, workload)
+    engine = engine_at(facts, point, workload, bool(plan.blocks))
     times = times_of(engine)
     bounded = _Bounded(times, most_steps)
-    virtual = VirtualLoad(engine, bounded)
+    virtual = VirtualLoad(engine, bounded, ring=None)
     judge = _Judge(plan, slo)
     if blocks_for(workload.longest) > engine.pool.num_blocks - 1:
         return VirtualRun(_not_served(judge.measurement(0.0), workload.longest), 0, times)

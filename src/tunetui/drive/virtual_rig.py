@@ -5,6 +5,7 @@ It plans no trial (`core.sweep` does) and predicts nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from tunetui.core.steps import EngineStep
 from tunetui.core.workload import Workload, plan_episode
 from tunetui.demo.engine import BLOCK_SIZE, Engine, blocks_for
 from tunetui.demo.machine import Machine
-from tunetui.demo.virtual import Report, StepTimes, VirtualLoad
+from tunetui.demo.virtual import RING, Report, StepTimes, VirtualLoad
 from tunetui.drive.meter import Meter
 from tunetui.load.events import Batch, First, Sent
 
@@ -86,12 +87,13 @@ class VirtualRig:
         self.spent.starts += 1
         self.facts = replace(virtual_facts(self._machine, ceiling), live=live)
         point = self.point
+        warm = plan_episode(self._workload, Load(concurrency=WARM_REQUESTS), 0, WARM_REQUESTS)
         self._engine = Engine(
             self.facts.num_blocks, point.max_num_seqs, point.max_num_batched_tokens, point.chunked_prefill,
-            point.long_prefill_token_threshold, point.prefix_caching,
+            point.long_prefill_token_threshold, point.prefix_caching, bool(warm.blocks),
         )  # fmt: skip
-        self._load = VirtualLoad(self._engine, self._times)
-        warm = plan_episode(self._workload, Load(concurrency=WARM_REQUESTS), 0, WARM_REQUESTS)
+        self._ring: deque[EngineStep] = deque(maxlen=RING)
+        self._load = VirtualLoad(self._engine, self._times, ring=self._ring)
         samples = self._load.run(warm)
         self.mean_e2el_s = sum(s.ended_s - s.scheduled_s for s in samples) / len(samples)
         self.spent.serving_s += self._load.now_s
@@ -142,7 +144,7 @@ class VirtualRig:
         meter = Meter(self._slo)
         meter.expect(self._number, plan)
         meter.started(self._number)
-        self._load.ring.clear()
+        self._ring.clear()
         for report in self._load.reports(plan, self._number, REPORT_S):
             meter.took(self._batch(report))
             seen = meter.measurement(report.t_s)
@@ -153,7 +155,7 @@ class VirtualRig:
         self._load.drop()
         self.spent.serving_s += self._load.now_s - began_s
         self.spent.trials += 1
-        steps = tuple(self._load.ring)
+        steps = tuple(self._ring)
         return seen_with(trial, measurement, steps), steps
 
     def _batch(self, report: Report) -> Batch:
