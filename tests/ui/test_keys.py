@@ -41,13 +41,13 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "left_square_bracket": [("step_knob", Knob.SEQS, -1, True)],
     "u": [("undo",)], "plus": [("step_load", 1)], "equals_sign": [("step_load", 1)], "minus": [("step_load", -1)],
     "space": [("toggle_pause",)], "f": [("find_edge",)], "s": [("sweep",)],
-    "a": [], "o": [], "e": [], "d": [], "n": [], "g": [], "p": [],
+    "a": [], "o": [], "e": [], "d": [], "n": [], "g": [], "p": [], "x": [],
     "L": [("say", "load is being sent already")],
     "question_mark": [], "ctrl+l": [], "q": [], "ctrl+c": [], "ctrl+q": [],
 }  # fmt: skip
 OPENS = {"a": Question, "o": LogPage, "e": Page, "question_mark": Page, "q": Question, "ctrl+c": Question,
          "ctrl+q": Question, "d": StatisticsPage, "n": StatisticsPage, "g": StatisticsPage,
-         "p": StatisticsPage}  # fmt: skip
+         "p": StatisticsPage, "x": StatisticsPage}  # fmt: skip
 
 
 def test_the_table_here_is_the_table_of_commands() -> None:

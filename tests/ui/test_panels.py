@@ -18,7 +18,7 @@ from tunetui.core.load import Load
 from tunetui.core.memory import MemoryParts
 from tunetui.core.session import Notice, Phase, Row, Session, StepState
 from tunetui.core.slo import Metric, Verdict, parse_slo
-from tunetui.ui import panels
+from tunetui.ui import panels, styles
 from tunetui.ui.board import points_height, series_of
 from tunetui.ui.commands import footer
 from tunetui.ui.fit import fitted, part
@@ -489,7 +489,7 @@ def test_the_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
-@pytest.mark.parametrize("style", [panels.GOOD, panels.BAD, panels.WARN])
+@pytest.mark.parametrize("style", [styles.GOOD, panels.BAD, panels.WARN])
 def test_colours_stay_legible_as_greys(style: str) -> None:
     """NO_COLOR paints the brightness of a colour; the background is #121212."""
     colour = Style.parse(style).color

@@ -15,6 +15,7 @@ from tunetui.core.expectation import Observed, Outcome
 from tunetui.core.knobs import EngineFacts, Point, Step
 from tunetui.core.limits import Finding
 from tunetui.core.load import Load
+from tunetui.core.outlook import Outlook
 from tunetui.core.point_statistics import PointView
 from tunetui.core.progress import Progress
 from tunetui.core.session import EngineView, Notice, Phase, Row, StepState
@@ -160,6 +161,13 @@ class CapacityFound:
     capacity_rps: float
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What every step from here would bring has been predicted."""
+
+    outlook: Outlook
+
+
 Event = (
     PhaseChanged
     | StartBegan
@@ -180,5 +188,6 @@ Event = (
     | AdviceJudged
     | Piloted
     | CapacityFound
+    | Foreseen
     | Notice
 )

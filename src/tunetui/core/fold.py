@@ -19,6 +19,7 @@ from tunetui.core.events import (
     EpisodeReset,
     Event,
     Failed,
+    Foreseen,
     LoadChanged,
     Measured,
     PhaseChanged,
@@ -107,6 +108,8 @@ def fold(session: Session, event: Event) -> Session:
             known = tuple((other, rps) for other, rps in session.capacities if other != point)
             rows = tuple(replace(r, capacity_rps=capacity_rps) if r.point == point else r for r in session.rows)
             return replace(session, capacities=(*known, (point, capacity_rps)), rows=rows)
+        case Foreseen(outlook):
+            return replace(session, outlook=outlook)
         case Notice():
             return replace(session, notices=(*session.notices, event)[-NOTICES:])
 

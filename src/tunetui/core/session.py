@@ -13,6 +13,7 @@ from tunetui.core.coach import Coach
 from tunetui.core.episode import ChartPoint, Measurement
 from tunetui.core.knobs import EngineFacts, Point, Step
 from tunetui.core.load import Load
+from tunetui.core.outlook import Outlook
 from tunetui.core.point_statistics import PointView
 from tunetui.core.progress import Progress
 from tunetui.core.slo import Slo
@@ -134,6 +135,7 @@ class Session:
     coach: Coach = field(default_factory=Coach)
     progress: Progress | None = None
     capacities: tuple[tuple[Point, float], ...] = ()
+    outlook: Outlook | None = None
     demo: bool = False
 
     @property
@@ -144,6 +146,17 @@ class Session:
     def capacity_of(self, point: Point | None) -> float | None:
         """Requests per second, as far as it was looked for."""
         return next((rps for other, rps in self.capacities if other == point), None)
+
+    @property
+    def origin(self) -> Point | None:
+        """Where a key on a knob starts from: an offered point, or the present one."""
+        return self.restart.target if self.restart is not None else self.point
+
+    @property
+    def outlook_here(self) -> Outlook | None:
+        """The outlook, where it is of where a key starts from now."""
+        found = self.outlook
+        return found if found is not None and (found.origin, found.load) == (self.origin, self.load) else None
 
     @property
     def measuring(self) -> bool:

@@ -26,6 +26,7 @@ from tunetui.drive.autopilot import Autopilot
 from tunetui.drive.confirm import save_baseline
 from tunetui.drive.engine import EngineFailed
 from tunetui.drive.figures import Figures
+from tunetui.drive.outlook import Foresight
 from tunetui.drive.serving import ATTACHED, Serving
 from tunetui.drive.settings import Settings
 from tunetui.drive.stepping import LiveControlLost, until_in_force, until_settled
@@ -64,11 +65,11 @@ class Driver:
             load_allowed=not settings.attached,
             demo=settings.simulated,
         )
-        self._follows_seqs = settings.follows_seqs
+        self.follows_seqs = settings.follows_seqs
         self.serving = Serving(settings, folder, self.environment, self.emit)
         self.engine = self.serving.engine
         self.loop = self.serving.loop
-        self.figures = Figures(lambda: self.state, self.emit, self.loop, lambda: self._follows_seqs)
+        self.figures = Figures(lambda: self.state, self.emit, self.loop, lambda: self.follows_seqs)
         self.autopilot = Autopilot(self)
         self._background: list[asyncio.Task[None]] = []
         self._change: asyncio.Task[None] | None = None
@@ -86,7 +87,8 @@ class Driver:
 
     async def start(self) -> None:
         """Start or attach, warm up, and begin the first episode. A failed start is state, not an exception."""
-        self._background = [asyncio.create_task(ticking(self)), asyncio.create_task(watching(self))]
+        running = (ticking(self), watching(self), Foresight(self).run())
+        self._background = [asyncio.create_task(one) for one in running]
         if self.settings.attached:
             await asyncio.wait({self._change_to(self.serving.attach)})
         else:
@@ -222,7 +224,7 @@ class Driver:
     def apply_advice(self) -> None:
         """Take the coach's advice as a step; what comes of it is said when the new point has its verdict."""
         self.autopilot.take_over()
-        applied = applied_now(self.state, self._follows_seqs)
+        applied = applied_now(self.state, self.follows_seqs)
         target = applied.advice.target if applied is not None else None
         if applied is not None and target is not None and self._base() is not None:
             self.emit(events.AdviceApplied(applied))
@@ -238,7 +240,7 @@ class Driver:
         elif phase in (Phase.CONFIRMING, Phase.STOPPED):
             self.say("wait until the confirmation is done")
         else:
-            return self.state.restart.target if self.state.restart else self.state.point
+            return self.state.origin
         return None
 
     def go(self, target: Point, undo: bool = False) -> None:
@@ -285,7 +287,7 @@ class Driver:
 
     def _follow(self, target: Point) -> None:
         """The load of the point to come, where it is as many streams as there are slots."""
-        if self._follows_seqs and self.state.load.concurrency != target.max_num_seqs:
+        if self.follows_seqs and self.state.load.concurrency != target.max_num_seqs:
             load = Load(concurrency=target.max_num_seqs)
             self.emit(events.LoadChanged(load, self.state.paused, self.state.load_allowed))
             self.loop.load = load
@@ -310,7 +312,7 @@ class Driver:
     def set_load(self, load: Load) -> None:
         """Change the rate or the concurrency; the backlog goes and a new episode starts."""
         self.autopilot.take_over()
-        self._follows_seqs = False
+        self.follows_seqs = False
         self._change_load(load, self.state.paused)
 
     def step_load(self, direction: int) -> None:
@@ -357,7 +359,7 @@ class Driver:
         state = self.state
         assert state.point is not None
         assert state.facts is not None
-        self._follows_seqs = False
+        self.follows_seqs = False
         self._leave_point()
         self.loop.trial, self.loop.load = trial, trial.load
         self.emit(events.LoadChanged(trial.load, False, state.load_allowed))

@@ -11,7 +11,8 @@ from tunetui.core.lengths import Bucket
 from tunetui.core.session import Session
 from tunetui.core.slo import Metric
 from tunetui.ui import format as fmt
-from tunetui.ui.panels import BAD, DIM, WARN, WITHIN, met_all, nothing_yet
+from tunetui.ui.panels import met_all, nothing_yet
+from tunetui.ui.styles import BAD, DIM, WARN, WITHIN
 
 ROOMY = 76  # cells from which the heads are written out
 LEAST_BAR = 8

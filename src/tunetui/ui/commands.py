@@ -55,6 +55,8 @@ COMMANDS = (
     Command("g", "g", "statistics('g')", "Show what holds in general, beyond this episode."),
     Command("p", "p", "statistics('p')", "Show the points against each other: capacity or throughput against latency, "
             "the SLO and the knee."),
+    Command("x", "x", "statistics('x')", "Show what each step would bring, as it is predicted, and how far predictions "
+            "were off."),
     Command("L", "L", "allow_load", "Send load to the attached server (asks first)."),
     Command("question_mark", "?", "help", "Show the keys and what the figures mean.", "? help", 11, ALWAYS),
     Command("ctrl+l", "ctrl+l", "redraw", "Paint the whole screen again."),

@@ -16,7 +16,8 @@ from tunetui.core.session import Session
 from tunetui.core.slo import Metric, Objective
 from tunetui.ui import format as fmt
 from tunetui.ui.fit import fitted, part
-from tunetui.ui.panels import BAD, DIM, WARN, WITHIN, nothing_yet
+from tunetui.ui.panels import nothing_yet
+from tunetui.ui.styles import BAD, DIM, WARN, WITHIN
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 AXIS = 8  # cells left of the first bar

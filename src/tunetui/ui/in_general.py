@@ -13,9 +13,10 @@ from tunetui.core.session import Session
 from tunetui.core.slo import Slo
 from tunetui.ui import format as fmt
 from tunetui.ui.fit import fitted, part
-from tunetui.ui.panels import BAD, DIM, WARN, nothing_yet, overload, verdict_text
+from tunetui.ui.panels import nothing_yet, overload, verdict_text
 from tunetui.ui.plot import Band, build_band
 from tunetui.ui.rows import CONSOLE
+from tunetui.ui.styles import BAD, DIM, WARN
 
 LEAST_CHART, MOST_CHART = 7, 20  # rows
 DIFFERENCE = (

@@ -19,8 +19,8 @@ from tunetui.core.session import Notice
 from tunetui.engine.logs import LogFollower
 from tunetui.ui import format as fmt
 from tunetui.ui.commands import COMMANDS, HELP_FIGURES
-from tunetui.ui.panels import DIM
 from tunetui.ui.rows import Rows, is_up, visible
+from tunetui.ui.styles import DIM
 
 FOLLOW_S = 0.5
 LOG_LINES = 10_000

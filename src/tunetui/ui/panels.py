@@ -13,18 +13,13 @@ from tunetui.core.candidates import Stage
 from tunetui.core.episode import Measurement
 from tunetui.core.knobs import Knob, MemoryFlag
 from tunetui.core.progress import Progress
-from tunetui.core.session import SIMULATED, Phase, Session, StepState
+from tunetui.core.session import SIMULATED, Session, StepState
 from tunetui.core.slo import Metric, Verdict
 from tunetui.ui import format as fmt
 from tunetui.ui.fit import fitted, part, shortened
+from tunetui.ui.outlook import beside
+from tunetui.ui.styles import BAD, DIM, PHASE_STYLE, VERDICT_STYLE, WARN
 
-# Light enough to stay legible as the greys that NO_COLOR makes of them: plain red turns nearly black. All are among the
-# 256 colours.
-GOOD, BAD, WARN = "bold #5fd75f", "bold #ff8787", "#ffd75f"
-VERDICT_STYLE = {Verdict.PASS: GOOD, Verdict.FAIL: BAD, Verdict.UNDECIDED: WARN}
-PHASE_STYLE = {Phase.LIVE: GOOD, Phase.CONFIRMED: GOOD, Phase.FAILED: BAD}
-WITHIN = "#5fd7ff"  # of bars that are inside the SLO
-DIM = "dim"
 NOTICE_S = 15.0
 WIDE = 100  # cells from which there is room for full words
 
@@ -63,24 +58,26 @@ def knobs(state: Session, chosen: Knob, typed: str, width: int) -> Text:
     if not wide and state.facts is not None and state.start_expected_s:
         notes.append((f"a restart takes about {state.start_expected_s:.0f} s", DIM))
     for text, style in notes:
-        lines.extend(Text(line, style) for line in textwrap.wrap(text, width))
+        lines.extend(Text(line, style) for line in textwrap.wrap(text, width, break_on_hyphens=False))
     return Text("\n").join(lines)
 
 
 def chosen_lines(state: Session, chosen: Knob) -> list[tuple[str, str]]:
-    """What is to be known of the chosen knob, as (text, style): why it is not live, and what its memory gives."""
-    point, facts = state.restart.target if state.restart else state.point, state.facts
+    """What is to be known of the chosen knob, as (text, style): what a step of it would bring, what its memory gives,
+    and why it is not live."""
+    point, facts = state.origin, state.facts
     if point is None or facts is None:
         return []
     # Where nothing is live, `step_lines` has said why.
     why = fmt.knob_why(chosen, point, facts) if facts.live or chosen in facts.fixed else ""
     gives = fmt.memory_map(point, facts) if chosen is Knob.MEMORY and chosen not in facts.fixed else ""
     hint = state.coach.hint if chosen is Knob.TOKENS and chosen not in facts.fixed else ""
-    return [(text, DIM) for text in (gives, hint, why) if text]
+    expected = beside(state, chosen) if chosen not in facts.fixed else []
+    return [(text, DIM) for text in (*expected, gives, hint, why) if text]
 
 
 def _knob_line(state: Session, knob: Knob, typed: str, chosen: bool, wide: bool, width: int) -> Text:
-    point = state.restart.target if state.restart else state.point
+    point = state.origin
     flag = fmt.memory_flag(point, state.facts)
     value, how, style = "-", "", ""
     if point is not None:

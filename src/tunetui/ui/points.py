@@ -10,7 +10,7 @@ from rich.text import Text
 from tunetui.core.knobs import EngineFacts, Knob, Point
 from tunetui.core.session import Row, Session
 from tunetui.ui import format as fmt
-from tunetui.ui.panels import DIM, VERDICT_STYLE
+from tunetui.ui.styles import DIM, VERDICT_STYLE
 
 MARK = 2  # cells before the first column
 

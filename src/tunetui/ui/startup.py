@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tunetui.core.session import Phase, Session
 from tunetui.ui import format as fmt
-from tunetui.ui.panels import BAD, DIM, WARN
+from tunetui.ui.styles import BAD, DIM, WARN
 
 MEASURING = "measuring the same episode"
 TAIL = 3

@@ -1,7 +1,8 @@
-"""The pages of statistics: distributions, TTFT by prompt length, what holds in general, points against each other.
+"""The pages of statistics: distributions, TTFT by prompt length, what holds in general, points against each other, and
+what each step would bring.
 
-They follow the session while they are open; what they say is made in `histograms`, `by_length`, `in_general` and
-`tradeoff`.
+They follow the session while they are open; what they say is made in `histograms`, `by_length`, `in_general`,
+`tradeoff` and `outlook`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from tunetui.ui.by_length import by_length
 from tunetui.ui.fit import fitted, part
 from tunetui.ui.histograms import histograms
 from tunetui.ui.in_general import in_general
-from tunetui.ui.panels import DIM
+from tunetui.ui.outlook import outlook
 from tunetui.ui.rows import Rows, is_up
+from tunetui.ui.styles import DIM
 from tunetui.ui.tradeoff import tradeoff
 
 FOLLOW_S = 0.25
@@ -32,6 +34,7 @@ VIEWS: dict[str, tuple[str, str, Callable[[Session, int, int], Text]]] = {
     "n": ("TTFT BY PROMPT LENGTH", "by prompt length", by_length),
     "g": ("IN GENERAL", "in general", in_general),
     "p": ("POINTS AGAINST EACH OTHER", "points", tradeoff),
+    "x": ("WHAT EACH STEP WOULD BRING", "steps", outlook),
 }
 
 

@@ -11,8 +11,8 @@ from tunetui.core.session import Row, Session
 from tunetui.core.slo import Metric, Verdict
 from tunetui.core.tradeoff import Traded, front, knee
 from tunetui.ui import format as fmt
-from tunetui.ui.panels import DIM
 from tunetui.ui.plot import Scatter, build_scatter
+from tunetui.ui.styles import DIM
 
 BESIDE_WIDTH = 100  # cells from which both latencies stand beside each other
 LEAST_ROWS, MOST_ROWS = 8, 24
