@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from drive.sessions import Sessions, said, until
+from drive.sessions import Sessions, said, settled, until, with_seqs
 
 from tunetui.core.candidates import Stage
 from tunetui.core.edge import Length
 from tunetui.core.knobs import Knob
 from tunetui.core.load import Load
-from tunetui.core.session import Phase
+from tunetui.core.session import Phase, Riding
 from tunetui.core.slo import Verdict, parse_slo
 from tunetui.core.tasks import CONFIRMATIONS
 from tunetui.drive.live_rig import LiveRig
@@ -16,7 +16,7 @@ from tunetui.drive.live_rig import LiveRig
 FLAGS = ("--max-num-seqs", "4", "--max-num-batched-tokens", "256")
 
 
-async def test_the_edge_of_a_point_is_found_and_the_load_stays_at_it(sessions: Sessions) -> None:
+async def test_the_load_rides_the_edge_from_point_to_point_until_f_ends_it(sessions: Sessions) -> None:
     driver = await sessions.live(*FLAGS, ceiling_seqs=4, slo=parse_slo(["ttft:100", "tpot:60"]))
     point = driver.state.point
     driver.find_edge()
@@ -25,10 +25,42 @@ async def test_the_edge_of_a_point_is_found_and_the_load_stays_at_it(sessions: S
     await until(lambda: not driver.autopilot.running)
     assert driver.state.point == point
     assert driver.state.load.rate_rps == capacity_rps
-    assert said(driver, "this point holds")
+    assert said(driver, f"this point holds {capacity_rps:.2f} req/s")
     assert driver.loop.trial is None
     row = await until(lambda: next((r for r in driver.state.rows if r.capacity_rps == capacity_rps), None))
     assert row.point == point
+    driver.set_knob(Knob.SEQS, 1)
+    slower = with_seqs(driver, 1)
+    assert not driver.autopilot.running  # what ran makes way for the step, and goes on when it is there
+    fewer_rps = await until(lambda: driver.state.capacity_of(slower), 240.0)
+    await until(lambda: not driver.autopilot.running)
+    assert fewer_rps < capacity_rps
+    assert driver.state.riding == Riding(slower, fewer_rps, capacity_rps)
+    assert said(driver, f"this point holds {capacity_rps:.2f} -> {fewer_rps:.2f} req/s")
+    assert driver.state.load.rate_rps == fewer_rps
+    driver.find_edge()
+    assert driver.state.riding is None
+    driver.undo()
+    await settled(driver)
+    assert driver.state.point == point
+    driver.autopilot.follow()
+    assert not driver.autopilot.running
+    assert driver.state.load.rate_rps == fewer_rps
+
+
+async def test_a_key_that_changes_the_load_ends_the_riding_and_a_step_does_not(sessions: Sessions) -> None:
+    driver = await sessions.live(*FLAGS, ceiling_seqs=4, slo=parse_slo(["ttft:100", "tpot:60"]))
+    driver.find_edge()
+    await until(lambda: driver.state.progress and driver.state.progress.doing)
+    driver.step_knob(Knob.SEQS, -1)
+    assert driver.state.riding == Riding()
+    await until(lambda: driver.autopilot.running)
+    driver.step_load(1)
+    assert driver.state.riding is None
+    assert not driver.autopilot.running
+    assert said(driver, "the edge is no longer looked for")
+    driver.autopilot.follow()
+    assert not driver.autopilot.running
 
 
 async def test_a_key_takes_over_and_the_sweep_goes_on_where_it_stood_to_a_baseline(sessions: Sessions) -> None:

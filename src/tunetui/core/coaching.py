@@ -13,12 +13,11 @@ from tunetui.core.coach import Applied
 from tunetui.core.episode import Measurement
 from tunetui.core.expectation import observed
 from tunetui.core.limits import Finding, find_limit
-from tunetui.core.session import Phase, Session, StepState
+from tunetui.core.session import Phase, Session
 from tunetui.core.situation import Situation
 from tunetui.core.slo import Verdict
 from tunetui.core.step_figures import StepFigures
 
-STEADY = (StepState.NONE, StepState.SETTLED)
 Features = Mapping[str, float | int | str]
 
 
@@ -34,7 +33,7 @@ def look(
     Advice waits for a verdict: what is undecided may need none. `certain` is the measurement that has one, or None for
     the one that was shown last.
     """
-    if figures is None or session.step_state not in STEADY or not session.measuring:
+    if figures is None or not session.steady or not session.measuring:
         return events.Coached(None, None)
     late = session.measurement.suspect if session.measurement is not None else ""
     finding = find_limit(figures, late)

@@ -18,7 +18,7 @@ from tunetui.core.load import Load
 from tunetui.core.outlook import Outlook
 from tunetui.core.point_statistics import PointView
 from tunetui.core.progress import Progress
-from tunetui.core.session import EngineView, Notice, Phase, Row, StepState
+from tunetui.core.session import EngineView, Notice, Phase, Riding, Row, StepState
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,13 @@ class CapacityFound:
 
 
 @dataclass(frozen=True, slots=True)
+class Rides:
+    """Riding the edge has begun, has come to another point's edge, or has ended (None)."""
+
+    riding: Riding | None
+
+
+@dataclass(frozen=True, slots=True)
 class Foreseen:
     """What every step from here would bring has been predicted."""
 
@@ -189,5 +196,6 @@ Event = (
     | Piloted
     | CapacityFound
     | Foreseen
+    | Rides
     | Notice
 )

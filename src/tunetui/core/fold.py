@@ -25,6 +25,7 @@ from tunetui.core.events import (
     PhaseChanged,
     Piloted,
     RestartOffered,
+    Rides,
     StartBegan,
     StartReached,
     StepAsked,
@@ -108,6 +109,8 @@ def fold(session: Session, event: Event) -> Session:
             known = tuple((other, rps) for other, rps in session.capacities if other != point)
             rows = tuple(replace(r, capacity_rps=capacity_rps) if r.point == point else r for r in session.rows)
             return replace(session, capacities=(*known, (point, capacity_rps)), rows=rows)
+        case Rides(riding):
+            return replace(session, riding=riding)
         case Foreseen(outlook):
             return replace(session, outlook=outlook)
         case Notice():
@@ -117,7 +120,7 @@ def fold(session: Session, event: Event) -> Session:
 def _asked(session: Session, time_s: float, point: Point, undo: bool) -> Session:
     history = session.history[:-1] if undo else session.history
     # Several keys on the way to one point are one step for undo: only a point that was reached is remembered.
-    if not undo and session.point is not None and session.step_state in (StepState.NONE, StepState.SETTLED):
+    if not undo and session.point is not None and session.steady:
         history = (*history, session.point)
     return replace(
         session,

@@ -85,6 +85,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Riding:
+    """The load is kept at the edge of whatever point is in force. `capacity_rps` is that of `point`, which it was found
+    for last, and `before_rps` that of the point before; None: not found yet."""
+
+    point: Point | None = None
+    capacity_rps: float | None = None
+    before_rps: float | None = None
+
+    @property
+    def words(self) -> str:
+        """`14.00 -> 16.50 req/s`."""
+        now = "" if self.capacity_rps is None else f"{self.capacity_rps:.2f} req/s"
+        return now if self.before_rps is None else f"{self.before_rps:.2f} -> {now}"
+
+    def to(self, point: Point, capacity_rps: float) -> Riding:
+        """With the edge found at `point`."""
+        before_rps = self.before_rps if point == self.point else self.capacity_rps
+        return Riding(point, capacity_rps, before_rps)
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """One sentence for the operator, kept in the log of events. The coach's have a line of their own on the screen."""
 
@@ -135,6 +156,7 @@ class Session:
     coach: Coach = field(default_factory=Coach)
     progress: Progress | None = None
     capacities: tuple[tuple[Point, float], ...] = ()
+    riding: Riding | None = None
     outlook: Outlook | None = None
     demo: bool = False
 
@@ -157,6 +179,11 @@ class Session:
         """The outlook, where it is of where a key starts from now."""
         found = self.outlook
         return found if found is not None and (found.origin, found.load) == (self.origin, self.load) else None
+
+    @property
+    def steady(self) -> bool:
+        """Whether no step is on its way."""
+        return self.step_state in (StepState.NONE, StepState.SETTLED)
 
     @property
     def measuring(self) -> bool:

@@ -199,21 +199,21 @@ class Driver:
 
     def step_knob(self, knob: Knob, direction: int, fine: bool = False) -> None:
         """One key press on a knob."""
-        self.autopilot.take_over()
+        self.autopilot.make_way()
         facts, base = self.state.facts, self._base()
         if base is not None and facts is not None:
             self.go(stepped(base, knob, direction, fine, facts))
 
     def set_knob(self, knob: Knob, value: float) -> None:
         """A typed value."""
-        self.autopilot.take_over()
+        self.autopilot.make_way()
         base = self._base()
         if base is not None:
             self.go(base.with_value(knob, value))
 
     def undo(self) -> None:
         """Back to the point before."""
-        self.autopilot.take_over()
+        self.autopilot.make_way()
         if self._base() is None:
             return
         if not self.state.history:
@@ -223,7 +223,7 @@ class Driver:
 
     def apply_advice(self) -> None:
         """Take the coach's advice as a step; what comes of it is said when the new point has its verdict."""
-        self.autopilot.take_over()
+        self.autopilot.make_way()
         applied = applied_now(self.state, self.follows_seqs)
         target = applied.advice.target if applied is not None else None
         if applied is not None and target is not None and self._base() is not None:
@@ -276,7 +276,7 @@ class Driver:
 
     def confirm_restart(self) -> None:
         """Do the offered restart, or start again after a failure."""
-        self.autopilot.take_over()
+        self.autopilot.make_way()
         state = self.state
         target = state.restart.target if state.restart is not None else state.point
         if target is None or self.settings.attached or not (state.restart is not None or state.phase is Phase.FAILED):
@@ -298,8 +298,8 @@ class Driver:
         Also the way on when the load changed or was paused, for a step may still be on its way. Raises LiveControlLost.
         """
         await self.loop.drain("unstarted")
-        control, ask, step = self.engine.control, self.serving.ask, self.state.step_state
-        if control is None or step in (StepState.NONE, StepState.SETTLED):
+        control, ask = self.engine.control, self.serving.ask
+        if control is None or self.state.steady:
             await self._begin_episodes()
             return
         reached = await until_settled(control, ask, self.emit, self._accepted)
@@ -312,6 +312,10 @@ class Driver:
     def set_load(self, load: Load) -> None:
         """Change the rate or the concurrency; the backlog goes and a new episode starts."""
         self.autopilot.take_over()
+        self.keep_load(load)
+
+    def keep_load(self, load: Load) -> None:
+        """The load that a plan has ended with."""
         self.follows_seqs = False
         self._change_load(load, self.state.paused)
 
@@ -344,7 +348,7 @@ class Driver:
         self.autopilot.sweep()
 
     def find_edge(self) -> None:
-        """Find the present point's capacity."""
+        """Find the present point's capacity, and that of every point from now on; asked again, no more."""
         self.autopilot.find_edge()
 
     def take_over(self) -> bool:

@@ -31,7 +31,7 @@ class Forecaster:
 
     def __init__(self, facts: EngineFacts, workload: Workload, load: Load, slo: Slo, requests: int = REQUESTS) -> None:
         """`load` says how requests arrive."""
-        self._facts, self._workload, self._load, self._slo = facts, workload, load, slo
+        self.facts, self._workload, self._load, self._slo = facts, workload, load, slo
         self._requests = requests
         self._fit = StepModelFit(facts.block_size)
         self._model: StepModel | None = None
@@ -47,13 +47,13 @@ class Forecaster:
         trial = seen.trial
         if self._model is not None and not seen.measurement.overload:
             said = predict(
-                self._model, self._facts, trial.point, self._workload, trial.load, self._slo, trial.cut, trial.requests,
+                self._model, self.facts, trial.point, self._workload, trial.load, self._slo, trial.cut, trial.requests,
                 self.errors,
             )  # fmt: skip
             self.errors = learned(self.errors, said, seen.measurement)
         self._fit.add(steps)
         before, self._model = self._model, self._fit.model()
-        if before is None or self._model is None or _differ(before, self._model, steps, self._facts.block_size):
+        if before is None or self._model is None or _differ(before, self._model, steps, self.facts.block_size):
             self._capacities.clear()
 
     def answer(self, ask: Ask) -> tuple[Forecast, ...]:
@@ -73,7 +73,7 @@ class Forecaster:
 
     def _at(self, model: StepModel, point: Point, load: Load) -> Forecast:
         cut, counted = self._requests // 10, self._requests
-        said = predict(model, self._facts, point, self._workload, load, self._slo, cut, counted, self.errors)
+        said = predict(model, self.facts, point, self._workload, load, self._slo, cut, counted, self.errors)
         return Forecast(point, None, margin_of(said.measurement, self._slo), self._trusted)
 
     def _capacity(self, model: StepModel, point: Point, best: Point) -> Forecast:
@@ -81,7 +81,7 @@ class Forecaster:
             known = self._capacities.get(best)
             above_rps = (known.capacity_rps or 0.0) if known is not None and point != best else 0.0
             found = predict_capacity(
-                model, self._facts, point, self._workload, self._load, self._slo, self.errors, above_rps, self._requests
+                model, self.facts, point, self._workload, self._load, self._slo, self.errors, above_rps, self._requests
             )
             self._capacities[point] = Forecast(point, found.rps.value, None, self._trusted)
         return self._capacities[point]

@@ -14,7 +14,7 @@ from tunetui.core.knobs import EngineFacts, Point
 from tunetui.core.load import Load
 from tunetui.core.outlook import Expected, Option, Outlook, load_at, options
 from tunetui.core.predictions import PredictionErrors
-from tunetui.core.session import Phase, Session, StepState
+from tunetui.core.session import Phase, Session
 from tunetui.core.slo import Slo
 from tunetui.core.step_model import StepModel, StepModelFit
 from tunetui.core.workload import Workload, turnover
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 MOST_REQUESTS = 400  # of a virtual episode: about as many as an episode has
 MOST_STEPS = 40_000
-STEADY = (StepState.NONE, StepState.SETTLED)
 MORE_STEPS = 2.0  # times the steps that a model was fitted to, before it is fitted again at the same point
 KEPT = 64  # predictions that wait for what is measured
 
@@ -172,7 +171,7 @@ def _may_predict(state: Session) -> bool:
     """Whether keys step something now, and the steps that are seen are those of the present point."""
     busy = state.progress is not None and state.progress.running
     live = state.phase is Phase.LIVE and state.facts is not None and state.facts.live
-    return live and state.measuring and not busy and state.step_state in STEADY and state.origin is not None
+    return live and state.measuring and not busy and state.steady and state.origin is not None
 
 
 def _expected(prediction: Prediction, slo: Slo) -> Expected:

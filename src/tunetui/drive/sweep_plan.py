@@ -48,8 +48,10 @@ def sweeping(
     mean_e2el_s: float,
     rig: Rig,
     show: Callable[[Progress], None],
+    forecaster: Forecaster | None = None,
 ) -> Sweeping:
-    """A sweep from `start` on `rig`, not yet run. `mean_e2el_s` is what a warm-up lets expect."""
+    """A sweep from `start` on `rig`, not yet run. `mean_e2el_s` is what a warm-up lets expect; `forecaster` what is
+    known of this engine already."""
     load = settings.load if settings.load.open_loop else Load(1.0)
     guess_rps = asked.rate_rps or min(WARM_STREAMS, start.max_num_seqs) / max(mean_e2el_s, 1e-3)
     goal = Goal(
@@ -64,4 +66,5 @@ def sweeping(
         confirm_s=rig.start_s + CONFIRMATIONS * TRIALS_S,
     )
     plan = seek(goal) if asked.edge_only else sweep_at(goal, settings.load) if asked.fixed_load else sweep(goal)
-    return Sweeping(plan, rig, Forecaster(facts, settings.workload, load, settings.slo), show)
+    known = forecaster or Forecaster(facts, settings.workload, load, settings.slo)
+    return Sweeping(plan, rig, known, show)

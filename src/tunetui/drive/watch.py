@@ -34,6 +34,7 @@ async def ticking(driver: Driver) -> None:
             await driver.figures.tick(driver.serving.api if driver.state.facts else None, driver.engine.control)
             if driver.state.measuring:  # a confirmation is one episode, to its end
                 await driver.loop.go_on(time.monotonic())
+            driver.autopilot.follow()
         except Exception as error:  # a tick that fails must not end the session, and must not be silent
             if repr(error) != said:
                 said = repr(error)
