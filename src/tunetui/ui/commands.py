@@ -44,8 +44,8 @@ COMMANDS = (
     Command("plus,equals_sign", "+ =", "load(1)", "Raise the request rate or the concurrency.", "+ - load", 6),
     Command("minus", "-", "load(-1)", "Lower the request rate or the concurrency."),
     Command("space", "space", "pause", "Stop the load, or start it again with a new episode.", "space pause", 3),
-    Command("f", "f", "edge", "Find this point's edge, the highest request rate at which it meets the SLO, and after each step that "
-            "of the new point. f again ends that."),
+    Command("f", "f", "edge", "Find this point's edge, the highest request rate at which it meets the SLO, and after "
+            "each step the new point's. f again ends that."),
     Command("s", "s", "sweep", "Sweep: find the best point by itself, or go on with that. A key that changes something "
             "takes over.", "f edge  s sweep", 4),
     Command("a", "a", "accept", "Accept this point: confirm it by a restart, or save it unconfirmed.", "a accept", 10),
