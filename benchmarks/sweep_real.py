@@ -2,10 +2,11 @@
 
     uv run benchmarks/sweep_real.py --vllm COMMAND --model FOLDER [--budget 10] [--rounds 2]
 
-It runs `tunetui sweep`, then starts servers with vLLM's defaults and with the accepted flags, in turns, and measures both
-at the same rates around the accepted one with `tunetui measure`. Printed are each verdict and, for both, the highest rate
-that held in most rounds. --vllm defaults to TUNETUI_TEST_VLLM, --model to TUNETUI_TEST_MODEL. The machine should have
-nothing else to do: on two cores a busy one moves latencies by tens of percent.
+It runs `tunetui sweep`, then starts servers with vLLM's defaults and with the accepted flags, in turns, and measures
+both at the same rates around the accepted one with `tunetui measure`. Printed are each verdict and, for both, the
+highest rate that held in at least half of the rounds. --vllm defaults to TUNETUI_TEST_VLLM, --model to
+TUNETUI_TEST_MODEL. The machine should have nothing else to do: on two cores a busy one moves latencies by tens of
+percent.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def main() -> None:
         folder = Path(name)
         answer = swept(options.vllm, options.model, options.budget, folder)
         accepted_rps = answer["accepted_rps"]
-        print(f"swept in {answer['seconds']:.0f} s, {len(answer['trials'])} trials: accepted at {accepted_rps:.2f} req/s, "
+        print(f"{len(answer['trials'])} trials in {answer['seconds']:.0f} s: accepted at {accepted_rps:.2f} req/s with "
               f"{words_of(answer['knobs'])}", flush=True)  # fmt: skip
         passes: dict[str, dict[float, int]] = {DEFAULTS: defaultdict(int), ACCEPTED: defaultdict(int)}
         print(f"{'round':<6}{'server':<10}{'req/s':>7}{'P95 TTFT ms':>13}{'P95 TPOT ms':>13}  verdict")
