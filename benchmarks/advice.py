@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,15 +30,15 @@ from tunetui.core.sample import Sample
 from tunetui.core.situation import Situation
 from tunetui.core.slo import Slo, Verdict, parse_slo
 from tunetui.core.step_figures import figures_of, shortest_decode_s
-from tunetui.core.steps import EngineStep, Stop
+from tunetui.core.steps import EngineStep
 from tunetui.core.trace import Trace
 from tunetui.core.workload import EpisodePlan, Workload, features, parse_lengths, plan_episode
-from tunetui.demo.engine import BLOCK_SIZE, Engine, Step, blocks_for
-from tunetui.demo.machine import A10, A100, GIB, H100, LLAMA_70B, MISTRAL_7B, Machine
-from tunetui.demo.virtual import StepTimes, VirtualLoad
+from tunetui.demo.engine import BLOCK_SIZE, Engine
+from tunetui.demo.machine import A10, A100, H100, LLAMA_70B, MISTRAL_7B, Machine
+from tunetui.demo.virtual import RING, VirtualLoad
+from tunetui.drive.virtual_rig import virtual_facts
 
 COUNTED = 400
-RING = 2048  # as many steps as the control block's ring holds
 PROMPTS = (
     "64-512", "20-200", "200-1200", "30-150@0.975,3000-3600@0.025", "50-300@0.9,1500-3000@0.1", "1000-3000",
     "100-400@0.95,3000-3500@0.05", "16-64",
@@ -46,28 +46,6 @@ PROMPTS = (
 OUTPUTS = ("32-256", "140-256", "8-40", "200-600", "100-300")
 OF_LOAD = {rule.name for rule in RULES if rule.of_load}
 LENGTH = 4096  # of the model, here
-
-
-@dataclass
-class Recorder:
-    """Takes the times of `times`, and keeps for each step what the control block's ring would."""
-
-    times: StepTimes
-    engine: Engine
-    load: VirtualLoad | None = None
-    ring: list[EngineStep] = field(default_factory=list)
-
-    def step_s(self, step: Step) -> float:
-        engine, load = self.engine, self.load
-        assert load is not None
-        used = engine.pool.num_blocks - 1 - engine.pool.free - len(engine.held)
-        self.ring.append(
-            EngineStep(
-                load.now_s, len(engine.running), len(engine.waiting), step.decodes + len(step.prefills), step.tokens,
-                used, engine.pool.free, engine.preemptions, Stop(step.stopped_by), engine.token_budget,
-            )
-        )  # fmt: skip
-        return self.times.step_s(step)
 
 
 @dataclass(frozen=True)
@@ -90,16 +68,6 @@ class Ran:
     finding: Finding
 
 
-def facts_of(machine: Machine, ceiling: Point) -> EngineFacts:
-    """What the demo's server says of itself at this ceiling."""
-    return EngineFacts(
-        version="", model=machine.model.name, ceiling=ceiling, max_model_len=LENGTH, whole_request=LENGTH, live=True,
-        num_blocks=machine.num_blocks(ceiling.memory, ceiling.max_num_batched_tokens), block_size=BLOCK_SIZE,
-        blocks_per_max_request=blocks_for(LENGTH), bytes_per_block=machine.bytes_per_block, least_threshold=BLOCK_SIZE,
-        total_memory_bytes=round(machine.card.memory_gib * GIB),
-    )  # fmt: skip
-
-
 def random_machinery(rng: np.random.Generator) -> Machinery:
     """A card of 0.5 to 2 times a real one's bandwidth and FLOP/s."""
     card, model, cards = [(A10, MISTRAL_7B, 1), (A100, MISTRAL_7B, 1), (H100, MISTRAL_7B, 1), (H100, LLAMA_70B, 4)][
@@ -111,7 +79,7 @@ def random_machinery(rng: np.random.Generator) -> Machinery:
         tflop_s=card.tflop_s * float(rng.uniform(0.5, 2)),
     )
     machine = Machine(card, replace(model, max_model_len=LENGTH), cards)
-    facts = facts_of(machine, Point(512, 8192, True, 0.92, True))
+    facts = virtual_facts(machine, Point(512, 8192, True, 0.92, True))
     workload = Workload(
         parse_lengths(str(rng.choice(PROMPTS))), parse_lengths(str(rng.choice(OUTPUTS))), int(rng.integers(1000))
     )
@@ -160,11 +128,11 @@ def run(machinery: Machinery, point: Point, load: Load, requests: int = COUNTED)
         engine = replace_pool(engine, machinery.machine.num_blocks(point.memory, 8192))
     else:
         engine.hold(facts.held_blocks(point.memory) or 0)
-    recorder = Recorder(machinery.machine, engine)
-    virtual = recorder.load = VirtualLoad(engine, recorder)
+    steps = deque[EngineStep]()  # all of them
+    virtual = VirtualLoad(engine, machinery.machine, ring=steps)
     virtual_plan = plan_of(machinery, load, requests)
     samples = virtual.run(virtual_plan)
-    return judged(machinery, point, load, virtual_plan, samples, virtual, recorder.ring)
+    return judged(machinery, point, load, virtual_plan, samples, virtual, list(steps))
 
 
 def replace_pool(engine: Engine, blocks: int) -> Engine:

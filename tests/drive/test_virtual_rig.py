@@ -180,6 +180,29 @@ async def test_memory_holds_blocks_and_gives_them_back() -> None:
     assert free == [one.facts.num_blocks - 1, one.facts.num_blocks - 1 - held, one.facts.num_blocks - 1]
 
 
+async def test_a_step_down_holds_the_budget_up_only_as_long_as_the_running_batch_needs_it() -> None:
+    one, small = rig(), replace(POINT, max_num_seqs=8, max_num_batched_tokens=16)
+    _, before = await one.measure(trial(60.0, whole=False, requests=400))
+    _, after = await one.measure(trial(0.2, small, requests=20))
+    assert before[-1].running > 32
+    assert after[0].running > 16
+    assert all(step.token_budget >= max(step.running, 16) for step in after if step.running > 8)
+    drained = [step for step in after if step.time_s > next(s.time_s for s in after if s.running <= 8)]
+    assert drained
+    assert {step.token_budget for step in drained} == {16}
+
+
+async def test_blocks_that_running_requests_have_at_a_step_down_are_held_when_these_have_ended() -> None:
+    one = rig(workload=Workload(parse_lengths("100-200"), parse_lengths("300-400")))
+    facts = one.facts
+    blocks = facts.total_memory_bytes / facts.bytes_per_block  # of all the memory
+    least = replace(POINT, memory=round(0.92 - (facts.most_held_blocks - 40) / blocks, 4))
+    await one.measure(trial(60.0, whole=False, requests=400))
+    _, after = await one.measure(trial(5.0, least, requests=5))
+    held = [facts.num_blocks - 1 - step.used_blocks - step.free_blocks for step in after]
+    assert held[0] < held[-1] == facts.held_blocks(least.memory)
+
+
 async def test_the_prompts_of_a_trace_are_fresh_in_every_trial() -> None:
     blocks = tuple((i,) for i in range(100))  # no two share a prefix
     trace = Trace("t", (512,) * 100, (20,) * 100, block_tokens=512, blocks=blocks)

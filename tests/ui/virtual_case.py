@@ -5,8 +5,9 @@ No clock, no server and no load process: equal calls give equal sessions.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tunetui.cli.tune import cards_of, parser, settings_from
 from tunetui.core import coaching, events
@@ -18,15 +19,15 @@ from tunetui.core.rows import certain, row_of, row_on_leaving
 from tunetui.core.sample import Sample
 from tunetui.core.session import SIMULATED, EngineView, Phase, Session, StepState, usage_without_held
 from tunetui.core.step_figures import figures_of, shortest_decode_s
-from tunetui.core.steps import EngineStep, Stop
+from tunetui.core.steps import EngineStep
 from tunetui.core.workload import EpisodePlan, features, plan_episode
-from tunetui.demo.engine import BLOCK_SIZE, Engine, Step, blocks_for
-from tunetui.demo.machine import Machine
+from tunetui.demo.engine import Engine
 from tunetui.demo.profiles import PROFILES
 from tunetui.demo.virtual import VirtualLoad
 from tunetui.drive.meter import Meter
 from tunetui.drive.observe import STEPS
 from tunetui.drive.settings import Settings, ceiling_of, first_point
+from tunetui.drive.virtual_rig import virtual_facts
 from tunetui.load.events import Batch, First, Sent
 
 LIVE_S = 4.0  # when the load begins, on the session's clock
@@ -38,28 +39,6 @@ EPISODES = 3  # handed over at a point: no look comes after them
 def settings_of(*words: str) -> Settings:
     """What `tunetui --demo case` and `words` ask for."""
     return settings_from(parser().parse_args(["--demo", "case", *words]), [])
-
-
-@dataclass(slots=True)
-class Watched:
-    """A machine that remembers what its engine looked like at each step, as the ring would."""
-
-    machine: Machine
-    engine: Engine
-    now_s: float
-    looks: list[EngineStep] = field(default_factory=list)
-
-    def step_s(self, step: Step) -> float:
-        took_s, engine = self.machine.step_s(step), self.engine
-        free = engine.pool.free
-        self.looks.append(
-            EngineStep(
-                self.now_s, len(engine.running), len(engine.waiting), step.decodes + len(step.prefills), step.tokens,
-                engine.pool.num_blocks - 1 - free, free, engine.preemptions, Stop(step.stopped_by), engine.token_budget,
-            )
-        )  # fmt: skip
-        self.now_s += took_s
-        return took_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +85,17 @@ def ran(point: Point, num_blocks: int, begin_s: float, settings: Settings) -> Ra
     """Episodes one after the other at `point` with as many streams as it has slots, from `begin_s` on."""
     streams = point.max_num_seqs
     engine = Engine(num_blocks, streams, point.max_num_batched_tokens, point.chunked_prefill)
-    watched = Watched(PROFILES["case"].machine, engine, begin_s)
     plan = plan_episode(settings.workload, Load(concurrency=streams), streams, settings.episode_requests)
     all_of_them = replace(
         plan, counted=plan.size * EPISODES - plan.cut,
         prompt_tokens=plan.prompt_tokens * EPISODES, output_tokens=plan.output_tokens * EPISODES,
     )  # fmt: skip
-    load = VirtualLoad(engine, watched, now_s=begin_s)
+    looks = deque[EngineStep]()  # at each step, none is left out
+    load = VirtualLoad(engine, PROFILES["case"].machine, now_s=begin_s, ring=looks)
     samples = tuple(
         replace(s, episode=1 + s.index // plan.size, index=s.index % plan.size) for s in load.run(all_of_them)
     )
-    return Ran(plan, samples, tuple(watched.looks), tuple(load.steps))
+    return Ran(plan, samples, tuple(looks), tuple(load.steps))
 
 
 class Walk:
@@ -197,11 +176,5 @@ class Walk:
 
 def facts_of(ceiling: Point, hardware: str) -> EngineFacts:
     """What the simulated engine says of itself when it has started with `ceiling`."""
-    machine = PROFILES["case"].machine
-    length = machine.model.max_model_len
-    return EngineFacts(
-        version=f"0.32.0{SIMULATED}", model=machine.model.name, ceiling=ceiling, max_model_len=length, live=True,
-        num_blocks=machine.num_blocks(ceiling.memory, ceiling.max_num_batched_tokens), block_size=BLOCK_SIZE,
-        blocks_per_max_request=blocks_for(length), bytes_per_block=machine.bytes_per_block,
-        total_memory_bytes=int(machine.card.memory_gib * 2**30), hardware=hardware,
-    )  # fmt: skip
+    facts = virtual_facts(PROFILES["case"].machine, ceiling)
+    return replace(facts, version=f"0.32.0{SIMULATED}", hardware=hardware)

@@ -19,7 +19,9 @@ from tunetui.drive.virtual_episode import MOST_STEPS, TimesOf, VirtualRun, virtu
 
 LONG, SHORT = 4000, 600  # requests of an episode that decides, and of one that only finds where to look
 WITHIN = 1.02  # the capacity lies between a rate that held and one that did not, so many times higher
-NEAR, STRIDE = 1.06, 1.04  # ... in the first, short search; the width of the steps of the long one from there
+NEAR, STRIDE = 1.06, 1.04  # ... in the first, short search; the width of the first step of the long one from there
+WIDEST = 2.0  # ... and of its last
+FARTHEST = 8.0  # below what held in a short episode: a long one that fails still lower fails anywhere
 HALVINGS = 10  # below the saturated rate: then no rate holds
 CLEARLY = 0.9  # of the rate that is of interest: capacities below are not told exactly
 CUT = 0.1  # of the requests, before those that are counted: the engine is empty at first
@@ -96,8 +98,10 @@ def virtual_capacity(
     slo: Slo,
     above_rps: float = 0.0,
     requests: int = LONG,
+    within: float = WITHIN,
 ) -> VirtualCapacity:
-    """The highest rate that holds over `requests` requests, within 2 %, with any step times: fitted, or a machine's.
+    """The highest rate that holds over `requests` requests, with any step times: fitted, or a machine's; one that is
+    `within` times as high does not hold.
 
     A closed loop with every slot taken gives the rate to begin below; a bisection with short episodes finds the
     neighbourhood, and long ones decide there.
@@ -106,7 +110,7 @@ def virtual_capacity(
     low, high = _near(search, search.saturated_rps())
     if not low or high < CLEARLY * above_rps:
         return search.result(low, exact=not low)
-    return search.result(_exact(lambda rate_rps: search.holds(rate_rps, requests), low), exact=True)
+    return search.result(_exact(lambda rate_rps: search.holds(rate_rps, requests), low, within), exact=True)
 
 
 def _near(search: _Search, saturated_rps: float) -> tuple[float, float]:
@@ -128,18 +132,19 @@ def _near(search: _Search, saturated_rps: float) -> tuple[float, float]:
     return low, high
 
 
-def _exact(holds: Callable[[float], bool], near_rps: float) -> float:
-    """From a rate nearby: steps up or down until it held at one end and not at the other, then bisection."""
+def _exact(holds: Callable[[float], bool], near_rps: float, within: float) -> float:
+    """From a rate nearby: ever wider steps up or down until it held at one end and not at the other, then bisection."""
     low = high = near_rps
+    stride = STRIDE
     if holds(near_rps):
-        while holds(high := high * STRIDE) and high < MOST_RPS / STRIDE:
-            low = high
+        while holds(high := high * stride) and high < MOST_RPS / stride:
+            low, stride = high, min(stride**2, WIDEST)
     else:
-        while not holds(low := low / STRIDE):
-            high = low
-            if low < near_rps / 2**HALVINGS:
+        while not holds(low := low / stride):
+            high, stride = low, min(stride**2, WIDEST)
+            if low < near_rps / FARTHEST:
                 return 0.0
-    while high > low * WITHIN:
+    while high > low * within:
         middle = (low * high) ** 0.5
         if holds(middle):
             low = middle

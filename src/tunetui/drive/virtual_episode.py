@@ -71,6 +71,23 @@ def engine_at(facts: EngineFacts, point: Point, workload: Workload, shares: bool
     )  # fmt: skip
 
 
+def batch_of(report: Report, number: int, size: int, in_flight: int = 0, awaiting: int = 0) -> Batch:
+    """`report` as a load process tells it, of episodes of `size` requests one after the other, the first of them
+    `number`. It does not count the streams that are open: those are given, where somebody looks at them."""
+    return Batch(
+        report.t_s,
+        report.tokens,
+        in_flight,
+        awaiting,
+        tuple(Sent(number + i // size, i % size, at_s, at_s) for i, at_s in report.sent),
+        tuple(First(number + i // size, i % size, at_s) for i, at_s in report.firsts),
+        tuple(
+            s if s.index < size else replace(s, episode=number + s.index // size, index=s.index % size)
+            for s in report.samples
+        ),
+    )
+
+
 @dataclass(slots=True)
 class _Judge:
     """Shows an episode, and the same requests again after it, to a Meter: as in a real load, no batch drains at its
@@ -87,13 +104,7 @@ class _Judge:
             self.meter.started(number)
 
     def take(self, report: Report) -> None:
-        size = self.plan.size
-        self.meter.took(Batch(
-            report.t_s, report.tokens, 0, 0,
-            tuple(Sent(1 + i // size, i % size, at_s, at_s) for i, at_s in report.sent),
-            tuple(First(1 + i // size, i % size, at_s) for i, at_s in report.firsts),
-            tuple(s if s.index < size else replace(s, episode=2, index=s.index - size) for s in report.samples),
-        ))  # fmt: skip
+        self.meter.took(batch_of(report, 1, self.plan.size))
 
     def measurement(self, now_s: float) -> Measurement:
         """The first episode, complete or as it stands."""

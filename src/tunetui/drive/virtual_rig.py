@@ -15,11 +15,11 @@ from tunetui.core.load import Load
 from tunetui.core.slo import Slo, Verdict
 from tunetui.core.steps import EngineStep
 from tunetui.core.workload import Workload, plan_episode
-from tunetui.demo.engine import BLOCK_SIZE, Engine, blocks_for
+from tunetui.demo.engine import BLOCK_SIZE, Engine, Step, blocks_for
 from tunetui.demo.machine import Machine
-from tunetui.demo.virtual import RING, Report, StepTimes, VirtualLoad
+from tunetui.demo.virtual import RING, StepTimes, VirtualLoad
 from tunetui.drive.meter import Meter
-from tunetui.load.events import Batch, First, Sent
+from tunetui.drive.virtual_episode import batch_of
 
 START_S = 60.0
 REPORT_S = 0.5
@@ -60,6 +60,36 @@ class Spent:
         return self.starting_s + self.serving_s
 
 
+class _Stepped(Engine):
+    """An engine that goes to a point as one under the live scheduler class does: what the running batch does not let
+    it reach at once it looks at again before each step. Prefix caching is as it was started."""
+
+    def __init__(self, num_blocks: int, point: Point, shares: bool) -> None:
+        super().__init__(
+            num_blocks, point.max_num_seqs, point.max_num_batched_tokens, point.chunked_prefill,
+            point.long_prefill_token_threshold, point.prefix_caching, shares,
+        )  # fmt: skip
+        self._wanted, self._hold, self._pending = point, 0, False
+
+    def step_to(self, point: Point, held_blocks: int) -> None:
+        self._wanted, self._hold = point, held_blocks
+        self._apply()
+
+    def schedule(self) -> Step:
+        if self._pending:
+            self._apply()
+        return super().schedule()
+
+    def _apply(self) -> None:
+        wanted, running = self._wanted, len(self.running)
+        self.max_num_seqs = wanted.max_num_seqs
+        self.chunked = wanted.chunked_prefill
+        self.threshold = wanted.long_prefill_token_threshold
+        self.token_budget = max(wanted.max_num_batched_tokens, running)  # each that runs decodes a token
+        self.hold(self._hold)
+        self._pending = len(self.held) != self._hold or running > wanted.max_num_seqs
+
+
 class VirtualRig:
     """One engine, started at `point` below `ceiling`. `times`: what its steps take, if not what `machine` says."""
 
@@ -88,16 +118,13 @@ class VirtualRig:
         self.facts = replace(virtual_facts(self._machine, ceiling), live=live)
         point = self.point
         warm = plan_episode(self._workload, Load(concurrency=WARM_REQUESTS), 0, WARM_REQUESTS)
-        self._engine = Engine(
-            self.facts.num_blocks, point.max_num_seqs, point.max_num_batched_tokens, point.chunked_prefill,
-            point.long_prefill_token_threshold, point.prefix_caching, bool(warm.blocks),
-        )  # fmt: skip
+        self._engine = _Stepped(self.facts.num_blocks, point, bool(warm.blocks))
         self._ring: deque[EngineStep] = deque(maxlen=RING)
         self._load = VirtualLoad(self._engine, self._times, ring=self._ring)
         samples = self._load.run(warm)
         self.mean_e2el_s = sum(s.ended_s - s.scheduled_s for s in samples) / len(samples)
         self.spent.serving_s += self._load.now_s
-        self._hold()
+        self._set_limits()
 
     @property
     def elapsed_s(self) -> float:
@@ -120,15 +147,12 @@ class VirtualRig:
         if step.how is How.RESTART:
             self._start(start_ceiling(point, self.facts.ceiling))
             return
-        engine = self._engine
-        engine.max_num_seqs = point.max_num_seqs
-        engine.chunked = point.chunked_prefill
-        engine.token_budget = max(point.max_num_batched_tokens, len(engine.running))
-        engine.threshold = point.long_prefill_token_threshold
-        self._hold()
+        self._set_limits()
 
-    def _hold(self) -> None:
-        self._engine.hold(min(self.facts.held_blocks(self.point.memory) or 0, self.facts.most_held_blocks))
+    def _set_limits(self) -> None:
+        """Ask the engine for the limits of the present point."""
+        held = self.facts.held_blocks(self.point.memory) or 0
+        self._engine.step_to(self.point, min(held, self.facts.most_held_blocks))
 
     async def measure(self, trial: Trial) -> tuple[Seen, Sequence[EngineStep]]:
         """Carry out one trial: as far as its verdict is certain, as a step does it (MEASURES): what waits is dropped,
@@ -146,7 +170,7 @@ class VirtualRig:
         meter.started(self._number)
         self._ring.clear()
         for report in self._load.reports(plan, self._number, REPORT_S):
-            meter.took(self._batch(report))
+            meter.took(batch_of(report, self._number, plan.size, self._load.in_flight, self._load.awaiting))
             seen = meter.measurement(report.t_s)
             if not trial.whole and seen is not None and seen.verdict is not Verdict.UNDECIDED:
                 break
@@ -157,15 +181,3 @@ class VirtualRig:
         self.spent.trials += 1
         steps = tuple(self._ring)
         return seen_with(trial, measurement, steps), steps
-
-    def _batch(self, report: Report) -> Batch:
-        number = self._number
-        return Batch(
-            report.t_s,
-            report.tokens,
-            self._load.in_flight,
-            self._load.awaiting,
-            tuple(Sent(number, index, at_s, at_s) for index, at_s in report.sent),
-            tuple(First(number, index, first_s) for index, first_s in report.firsts),
-            tuple(report.samples),
-        )
