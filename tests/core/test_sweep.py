@@ -289,8 +289,13 @@ def confirmed_with(percentile: int, missed: list[int], applies_to: int | None = 
 )  # fmt: skip
 def test_confirmations_must_meet_the_slo_together(percentile: int, missed: list[int], rate: float) -> None:
     outcome = confirmed_with(percentile, missed)
+    held = confirmed_with(percentile, [0, 0, 0])
     assert outcome.load is not None
-    assert outcome.load.rate_rps == pytest.approx(0.97 * outcome.capacity_rps * rate)
+    assert held.load is not None
+    assert held.load.rate_rps == pytest.approx(0.97 * held.capacity_rps)
+    assert outcome.load.rate_rps == held.load.rate_rps * rate
+    # What was predicted, unless a rate below it did not hold: then it is no more than what did.
+    assert outcome.capacity_rps == (held.capacity_rps if rate == 1.0 else outcome.load.rate_rps)
     assert len(outcome.confirmed) == CONFIRMATIONS
 
 

@@ -101,7 +101,8 @@ def confirm(goal: Goal, point: Point, load: Load, length: Length, capacity_rps: 
         if answer.measurement.overload or _miss(seen, goal.slo, CONFIRMATIONS):
             if not capacity_rps:
                 break
-            load, seen = replace(load, rate_rps=(load.rate_rps or 0.0) * BACK_OFF), []
+            capacity_rps = (load.rate_rps or 0.0) * BACK_OFF  # what was predicted did not hold: this is what may
+            load, seen = replace(load, rate_rps=capacity_rps), []
         elif len(seen) == CONFIRMATIONS:
             return Outcome(point, load, capacity_rps, tuple(seen))
     return Outcome(point, load, capacity_rps, (), "it did not hold on a fresh server")
