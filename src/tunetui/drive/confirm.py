@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunetui import __version__
-from tunetui.core.baseline import Baseline, result_figures
+from tunetui.core.baseline import Baseline, episode_table, result_figures
 from tunetui.core.knobs import knob_flags
 from tunetui.core.rows import current_row
 from tunetui.core.workload import features
@@ -30,7 +30,7 @@ def save_baseline(driver: Driver) -> Path:
     best = confirmed or live
     if state.point is None or state.facts is None or best is None or settings.command is None:
         raise StoreError("nothing to save yet: wait for an episode at this point")
-    facts = state.facts
+    facts, plan = state.facts, driver.loop.plan()
     argv, left_out = without_secrets(
         serve_argv(
             settings.command,
@@ -68,10 +68,8 @@ def save_baseline(driver: Driver) -> Path:
             **({"left_out": list(left_out)} if left_out else {}),
             "environment": kept_environment(driver.environment),
         },
-        workload={
-            **features(driver.loop.plan()),
-            **settings.workload.asked,
-        },
+        workload={**features(plan), **settings.workload.asked},
+        episode=episode_table(plan.load, settings.workload.asked, plan.cut, plan.counted),
         slo={
             "percentile": state.slo.percentile,
             **{f"{o.metric.value}_ms": o.limit_s * 1000 for o in state.slo.objectives},

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import tomli_w
 
-from tunetui.core.baseline import Baseline, BaselineError
+from tunetui.core.baseline import Baseline, BaselineError, upgraded
+from tunetui.store.schema import SchemaError, check
 
 
 class StoreError(Exception):
@@ -57,13 +58,14 @@ def write_baseline(folder: Path, baseline: Baseline) -> Path:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline file. Raises StoreError naming the file, and the key where one is wrong."""
+    """Read a baseline file, of an older schema too. Raises StoreError naming the file, the key and the reason."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        document = upgraded(tomllib.loads(path.read_text("utf-8")))
+        check(document)
         return Baseline.from_tables(document)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} is not TOML: {error}") from None
-    except BaselineError as error:
+    except (BaselineError, SchemaError) as error:
         raise StoreError(f"{path}: {error}") from None
