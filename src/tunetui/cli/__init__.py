@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from tunetui.cli.options import Refused
 
-COMMANDS = ("measure", "sweep", "workload", "record")  # each a module here with `main(words) -> exit code`
+COMMANDS = ("measure", "sweep", "workload", "record", "baseline")  # each a module here with `main(words) -> exit code`
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -56,7 +56,7 @@ class Baseline:
     def point(self) -> Point:
         """The accepted point."""
         knobs = self.knobs
-        memory = knobs.get(MemoryFlag.KV_BYTES.value, knobs.get(MemoryFlag.UTILIZATION.value))
+        memory = knobs[next(flag.value for flag in MemoryFlag if flag.value in knobs)]
         return Point(
             max_num_seqs=knobs[Knob.SEQS.value],
             max_num_batched_tokens=knobs[Knob.TOKENS.value],
