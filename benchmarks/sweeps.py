@@ -2,7 +2,7 @@
 
     uv run python benchmarks/sweeps.py [--machines N] [--truth]
 
-The truth is what long runs of the same machine say: `--truth` computes the grid's (minutes an hour), and keeps it in
+The truth is what long runs of the same machine say: `--truth` computes what is missing of the grid's, and keeps it in
 `benchmarks/data/sweep_truth.json`; without it that file is read. The shortfall of a sweep is how far the capacity of
 the point it accepted lies below that of the grid's best point, both from long runs of the same requests; an accepted
 point fails where long runs of other seeds do not meet the SLO at the rate it was accepted for.
@@ -15,7 +15,7 @@ import asyncio
 import json
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,15 @@ def not_held(setting: Setting, point: Point, rate_rps: float) -> bool:
     return bool((missed > (1 - setting.slo.share) * total).any())
 
 
+def keep_truth(pool: ProcessPoolExecutor, wanted: list[Setting]) -> None:
+    """Add to the file what is missing in it, one after the other: it may be ended, and gone on with."""
+    known = {truth["number"]: truth for truth in json.loads(TRUTH.read_text())} if TRUTH.exists() else {}
+    missing = [setting for setting in wanted if setting.number not in known]
+    for done in as_completed([pool.submit(truth_of, setting) for setting in missing]):
+        known[done.result()["number"]] = done.result()
+        TRUTH.write_text(json.dumps([known[number] for number in sorted(known)], indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", type=int, default=200)
@@ -132,11 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         if options.truth:
-            truths = []
-            for truth in pool.map(truth_of, settings(options.machines)):
-                truths.append(truth)
-                TRUTH.parent.mkdir(exist_ok=True)
-                TRUTH.write_text(json.dumps(truths, indent=1) + "\n")
+            keep_truth(pool, settings(options.machines))
             return
         truths = json.loads(TRUTH.read_text())[: options.machines]
         known = [t for t in truths if t["best_rps"] > 0]
