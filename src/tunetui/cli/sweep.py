@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tunetui.cli.options import SERVER, USAGE, Parser, Refused
-from tunetui.cli.tune import add_session_options, session_folder, settings_from
+from tunetui.cli.tune import add_session_options, session_folder, settings_from, with_baseline
 
 if TYPE_CHECKING:
     from tunetui.core.progress import Progress
@@ -71,6 +71,7 @@ def main(words: Sequence[str]) -> int:
     """Sweep as `words` ask for; returns the exit code. Raises Refused."""
     from tunetui.cli.measure import refuse_unwritable
 
+    words = with_baseline(words)
     cut = words.index("--") if "--" in words else len(words)
     options = parser().parse_args(words[:cut])
     if options.url:

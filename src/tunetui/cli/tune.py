@@ -83,6 +83,9 @@ def add_session_options(made: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         help="a simulated engine instead: case (default), 7b-24gb, 7b-80gb or 70b-4x80gb",
     )
+    server.add_argument(
+        "--from", metavar="BASELINE", dest="baseline", help="begin where a baseline was accepted; other options win"
+    )
     server.add_argument("--url", help="attach to a running server instead: its knobs are read-only")
     server.add_argument("--vllm", metavar="CMD", help='the vLLM command, e.g. "/opt/vllm/bin/vllm serve"')
     server.add_argument("--host", default="127.0.0.1", help="where vLLM listens (default 127.0.0.1)")
@@ -118,8 +121,18 @@ def add_session_options(made: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def with_baseline(words: Sequence[str]) -> list[str]:
+    """`words` with those of the baseline that `--from` names, where it does. Raises Refused."""
+    if not any(word == "--from" or word.startswith("--from=") for word in words):
+        return list(words)
+    from tunetui.cli.baseline import starting
+
+    return starting.with_baseline(words)
+
+
 def main(words: Sequence[str]) -> int:
     """Run the session that `words` ask for; returns the exit code. Raises Refused."""
+    words = with_baseline(words)
     cut = words.index("--") if "--" in words else len(words)
     options = parser().parse_args(words[:cut])
     settings = settings_from(options, words[cut + 1 :])

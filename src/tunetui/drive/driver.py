@@ -87,12 +87,23 @@ class Driver:
 
     async def start(self) -> None:
         """Start or attach, warm up, and begin the first episode. A failed start is state, not an exception."""
-        running = (ticking(self), watching(self), Foresight(self).run())
-        self._background = [asyncio.create_task(one) for one in running]
+        self._run_background()
         if self.settings.attached:
             await asyncio.wait({self._change_to(self.serving.attach)})
         else:
             await asyncio.wait({self._change_to(self._serve_first)})
+
+    async def start_as_deployed(self, point: Point) -> None:
+        """Start a server with exactly the flags of `point`, to be measured as it is. A failed start is state."""
+        self._run_background()
+        cards = self.settings.cards
+        self.gpus = await asyncio.to_thread(read_gpus) if cards is None else cards
+        self.serving.first_point(self.gpus)
+        await asyncio.wait({self.begin_confirmation(point)})
+
+    def _run_background(self) -> None:
+        running = (ticking(self), watching(self), Foresight(self).run())
+        self._background = [asyncio.create_task(one) for one in running]
 
     async def _serve_first(self) -> None:
         cards = self.settings.cards

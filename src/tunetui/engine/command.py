@@ -227,6 +227,33 @@ def serve_argv(
     return (*argv, *rest)
 
 
+_NOT_FLAGS_OF_A_SESSION = ("--model", "--host", "--port", "--scheduler-cls", "--profile")
+
+
+def flags_of(argv: Sequence[str]) -> tuple[str, ...]:
+    """The flags in a server's argv as a session takes them after `--`: without the command, the model, where it
+    listens, and a scheduler class."""
+    words = list(argv)
+    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    if "serve" in words[:first]:  # `vllm serve MODEL`
+        first = words.index("serve") + 2
+    kept: list[str] = []
+    index = first
+    while index < len(words):
+        name, equals, _ = words[index].partition("=")
+        index += 1
+        if name.replace("_", "-") in _NOT_FLAGS_OF_A_SESSION:
+            index += not equals
+        else:
+            kept.append(words[index - 1])
+    return tuple(kept)
+
+
+def value_in(argv: Sequence[str], name: str) -> str | None:
+    """The value of a flag in `argv`, or None."""
+    return _value_of(argv, name)
+
+
 def without_secrets(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`argv` as a baseline may carry it, and the flags that were left out of it with their values."""
     kept: list[str] = []
