@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Check as `words` ask for; returns the exit code. Raises Refused."""
     from tunetui.cli.measure import into, refuse_unwritable
+
     options = parser().parse_args(words[1:])
     if not 0 < options.tolerance < 1000:
         raise Refused("--tolerance is in percent: give more than 0, e.g. 15", USAGE)
