@@ -57,6 +57,21 @@ def test_a_trial_that_ended_is_a_line_with_what_was_seen() -> None:
     assert progress.trials == 1
 
 
+def test_the_trial_that_is_under_way_is_known_until_it_has_ended() -> None:
+    under_way = began(Progress(stage=Stage.SEQS), TRIAL)
+    assert under_way.trial == TRIAL
+    assert ended(under_way, Seen(TRIAL, measured(True))).trial is None
+    for task in (Ask((BEST,)), Confirm(BEST), Told(Stage.FINE), Told(Stage.SEQS, "left out: predicted", OTHER, 7.0)):
+        assert began(under_way, task).trial is None
+
+
+def test_a_search_for_one_edge_is_told_from_a_sweeps_edge() -> None:
+    assert began(Progress(), Told(Stage.EDGE, "", BEST)).edge_only
+    swept = began(began(began(Progress(), Told(Stage.SEQS)), Told(Stage.FINE)), Told(Stage.EDGE))
+    assert not swept.edge_only
+    assert not Progress().edge_only
+
+
 def test_time_left_is_unknown_before_the_first_trial_and_falls_with_the_stages() -> None:
     assert timed(Progress(), 3.0, 60.0, 0.0).left_s is None
     left_s = [timed(Progress(stage=stage, trials=1), 3.0, 60.0, 40.0).left_s for stage in Stage]

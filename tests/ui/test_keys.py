@@ -32,6 +32,7 @@ from tunetui.ui.commands import COMMANDS
 from tunetui.ui.dialogs import Question
 from tunetui.ui.pages import LogPage, Page
 from tunetui.ui.statistics import StatisticsPage
+from tunetui.ui.sweep_page import SweepPage
 
 CALLS: dict[str, list[tuple[Any, ...]]] = {
     "up": [], "k": [], "down": [], "j": [],
@@ -41,13 +42,13 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "left_square_bracket": [("step_knob", Knob.SEQS, -1, True)],
     "u": [("undo",)], "plus": [("step_load", 1)], "equals_sign": [("step_load", 1)], "minus": [("step_load", -1)],
     "space": [("toggle_pause",)], "f": [("find_edge",)], "s": [("sweep",)],
-    "a": [], "o": [], "e": [], "d": [], "n": [], "g": [], "p": [], "x": [],
+    "a": [], "o": [], "e": [], "d": [], "n": [], "g": [], "p": [], "x": [], "w": [],
     "L": [("say", "load is being sent already")],
     "question_mark": [], "ctrl+l": [], "q": [], "ctrl+c": [], "ctrl+q": [],
 }  # fmt: skip
 OPENS = {"a": Question, "o": LogPage, "e": Page, "question_mark": Page, "q": Question, "ctrl+c": Question,
          "ctrl+q": Question, "d": StatisticsPage, "n": StatisticsPage, "g": StatisticsPage,
-         "p": StatisticsPage, "x": StatisticsPage}  # fmt: skip
+         "p": StatisticsPage, "x": StatisticsPage, "w": SweepPage}  # fmt: skip
 
 
 def test_the_table_here_is_the_table_of_commands() -> None:

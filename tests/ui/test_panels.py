@@ -21,7 +21,7 @@ from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.ui import panels, styles
 from tunetui.ui.board import points_height, series_of
 from tunetui.ui.commands import footer
-from tunetui.ui.fit import fitted, part
+from tunetui.ui.fit import fitted, part, shortened
 from tunetui.ui.format import clock, memory_map, ms
 from tunetui.ui.pages import events_text, help_text
 from tunetui.ui.points import columns_for, points
@@ -269,6 +269,69 @@ def test_every_line_fits_and_keeps_its_end(width: int, errors: int) -> None:
     assert engine.plain.endswith("limit: SEQ CAP")
     assert engine.plain.startswith("ENGINE running 52   waiting 13")
     assert ("errors" in episode.plain) == (errors > 0)
+
+
+@pytest.mark.parametrize(
+    ("width", "hardware", "name", "shown"),
+    [
+        (130, "NVIDIA H100 80GB HBM3", "mistralai/Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"),
+        (120, "NVIDIA H100 80GB HBM3", "mistralai/Mistral-7B-Instruct-v0.3", "Mistral-7B-Instruct-v0.3"),
+        (80, "", "mistralai/Mistral-7B-Instruct-v0.3", "Mistral-7B-Instruct-v0.3"),
+        (120, "A100 80GB", "/models/" + "long-" * 12, "long-long-long-long-long-long-long-l…"),
+    ],
+)
+def test_the_model_is_cut_only_where_there_is_no_room(width: int, hardware: str, name: str, shown: str) -> None:
+    state = live(model=name, hardware=hardware, load=Load(concurrency=256))
+    line = panels.header(state, state.began_s, width).plain
+    left = line.partition("LIVE")[0]
+    assert left.split("   ")[1] == shown
+    if shown.endswith("…"):  # every cell is used
+        assert left.endswith("A100 80GB   ")
+
+
+def test_what_does_not_stay_cuts_nothing_that_does() -> None:
+    parts = [part(3, "tunetui"), part(0, "a-name-of-24-characters-"), part(1, "x" * 30)]
+    assert [p.text.plain for p in shortened(parts, 50, least=20)] == ["tunetui", "a-name-of-24-characters-"]
+    assert [p.text.plain for p in shortened(parts, 64, least=20)][1:] == ["a-name-of-24-charact…", "x" * 30]
+    assert [p.text.plain for p in shortened(parts, 10, least=20)] == ["a-name-of-24-charac…"]
+    assert shortened([], 10) == []
+
+
+LONG_WORDS = " ".join(f"word{n}" for n in range(1, 60))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_message_takes_a_second_row_and_says_where_it_goes_on(width: int) -> None:
+    said = Notice(NOW, "warning", LONG_WORDS)
+    rows = plain(panels.message(live(notices=(said,)), NOW, width))
+    assert len(rows) == 2
+    assert max(map(len, rows)) <= width
+    assert rows[1].endswith("…   e: all of it")
+    assert LONG_WORDS.startswith(rows[0] + " word")  # cut between words
+    assert LONG_WORDS in " ".join(events_text((said,), NOW, width).plain.split())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"notices": (Notice(NOW, "information", LONG_WORDS[:100]),)},
+        {"measurement": measurement(suspect=LONG_WORDS[:90])},
+        {"errors": 1, "last_error": LONG_WORDS[:85]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_two_rows_hold_a_message_whole(changes: dict[str, Any]) -> None:
+    text = panels.message(live(**changes), NOW, 80)
+    assert text.plain.count("\n") == 1
+    assert max(map(len, plain(text))) <= 80
+    assert LONG_WORDS[:85] in " ".join(text.plain.split())
+    assert "…" not in text.plain
+
+
+def test_an_error_that_two_rows_do_not_hold_ends_in_an_ellipsis() -> None:
+    rows = plain(panels.message(live(errors=1, last_error=LONG_WORDS), NOW, 80))
+    assert len(rows) == 2
+    assert rows[1].endswith("…")
 
 
 APPLIED = Applied(ADVICE, POINT, Observed(measurement()), Load(14.0))

@@ -79,11 +79,24 @@ def test_the_axis_ends_at_a_round_figure(value: float, ceiling: float) -> None:
 
 @pytest.mark.parametrize(
     ("top", "limit", "height", "ticks"),
-    [(800, 600, 10, [0, 400, 600, 800]), (800, 790, 10, [0, 400, 800]), (300, 100, 6, [0, 100, 300]),
-     (800, None, 10, [0, 400, 800]), (800, 800, 10, [0, 400, 800]), (800, 600, 3, [0, 800])],
+    [(800, 600, 10, [0, 400, 600, 800]), (800, 790, 10, [0, 400, 790]), (300, 100, 6, [0, 100, 300]),
+     (800, None, 10, [0, 400, 800]), (800, 800, 10, [0, 400, 800]), (800, 600, 3, [0, 600]),
+     (8000, 600, 8, [600, 4000, 8000]), (5000, 600, 8, [0, 600, 2500, 5000]), (800, 900, 10, [0, 400, 800])],
 )  # fmt: skip
-def test_the_limit_is_labelled_before_the_middle(top: float, limit: float, height: int, ticks: list[float]) -> None:
+def test_the_limit_is_labelled_before_the_ends_and_the_middle(
+    top: float, limit: float, height: int, ticks: list[float]
+) -> None:
     assert ticks_for(top, limit, height) == ticks
+
+
+@pytest.mark.parametrize("height", [4, 5, 8, 11, 14])
+@pytest.mark.parametrize("tallest", [100.0, 560.0, 620.0, 1900.0, 4700.0, 7000.0, 30_000.0, 900_000.0])
+def test_the_limits_line_has_its_label_however_far_the_axis_goes_up(tallest: float, height: int) -> None:
+    rows = drawn(series(tallest), 70, height).split("\n")
+    (line,) = [row for row in rows if "╌" in row]
+    assert line.split("╌")[0].strip() == "600"
+    labels = [label for row in rows[:-1] if (label := row[:6].strip())]
+    assert len(labels) >= 2
 
 
 def test_two_charts_share_their_time_axis() -> None:

@@ -15,7 +15,7 @@ TRIALS_PER_STAGE = 2  # as long as nothing better is known
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the plan's log: a trial and how it ended (`seen` None: it is under way), or what was left out."""
+    """One line of the plan's log: a trial and what was `seen`, or what was left out, and why."""
 
     stage: Stage
     point: Point | None
@@ -26,13 +26,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`best` and its capacity are as known now; `left_s` is a guess."""
+    """`best` and its capacity are as known when the stage began; `trial` is under way; `left_s` is a guess."""
 
     stage: Stage = Stage.BASELINE
     done: tuple[Stage, ...] = ()
     best: Point | None = None
     capacity_rps: float = 0.0
     doing: str = ""
+    trial: Trial | None = None
     lines: tuple[Line, ...] = ()
     trials: int = 0
     elapsed_s: float = 0.0
@@ -45,9 +46,15 @@ class Progress:
         """Stages after the present one, each taken once."""
         return len(STAGES) - 1 - STAGES.index(self.stage)
 
+    @property
+    def edge_only(self) -> bool:
+        """Whether one point's edge is looked for, and nothing else: a sweep gets there through other stages."""
+        return self.stage is Stage.EDGE and Stage.SEQS not in self.done
+
 
 def began(progress: Progress, task: Task) -> Progress:
     """A task is about to be carried out."""
+    progress = replace(progress, trial=task if isinstance(task, Trial) else None)
     match task:
         case Told(stage, text, point, capacity_rps) if not text:
             done = progress.done if stage is progress.stage else (*progress.done, progress.stage)
@@ -72,7 +79,7 @@ def began(progress: Progress, task: Task) -> Progress:
 def ended(progress: Progress, seen: Seen) -> Progress:
     """A trial has ended."""
     line = Line(progress.stage, seen.trial.point, seen.trial.rate_rps, seen.trial.why, seen)
-    return replace(progress, lines=(*progress.lines, line), trials=progress.trials + 1)
+    return replace(progress, lines=(*progress.lines, line), trials=progress.trials + 1, trial=None)
 
 
 def timed(progress: Progress, elapsed_s: float, start_s: float, trial_s: float) -> Progress:

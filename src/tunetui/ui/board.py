@@ -110,7 +110,7 @@ class Board(Container):
             self._write("points", points(state, width, rows))
             self._write("footer", Text(commands.footer(width, starting)))
             if starting:
-                room = (width - knob_width - 5, height - rows - 6)  # the other lines, and the margins
+                room = (width - knob_width - 5, height - rows - 5 - self._message_rows)  # the other lines, and margins
                 self._write("startup", startup(state, now_s, shown.log_tail, *room))
             else:
                 self._show_charts(state, width - knob_width - 2)

@@ -48,6 +48,8 @@ COMMANDS = (
             "each step the new point's. f again ends that."),
     Command("s", "s", "sweep", "Sweep: find the best point by itself, or go on with that. A key that changes something "
             "takes over.", "f edge  s sweep", 4),
+    Command("w", "w", "sweep_page", "Show the sweep: its plan, what it does now, what it tried and what it left out.",
+            "w plan"),
     Command("a", "a", "accept", "Accept this point: confirm it by a restart, or save it unconfirmed.", "a accept", 10),
     Command("o", "o", "log", "Show the server's log.", "o log", 7, ALWAYS),
     Command("e", "e", "events", "Show what happened in this session.", "e events", 2, ALWAYS),

@@ -30,7 +30,7 @@ def fitted(parts: Sequence[Part], right: Text, width: int, gap: str = GAP) -> Te
     room = width - (right.cell_len + len(gap) if right.cell_len else 0)
     kept = list(parts)
     while len(kept) > 1 and _cells(kept, gap) > room:
-        kept.remove(min((p for p in kept if p.rank), key=lambda p: p.rank, default=kept[-1]))
+        kept.remove(_least(kept))
     line = Text(gap, end="").join([p.text for p in kept])
     line.truncate(max(room, 0), overflow="ellipsis", pad=bool(right.cell_len))
     return Text.assemble(line, gap if room >= 0 else "", right) if right.cell_len else line
@@ -40,17 +40,27 @@ def _cells(parts: Sequence[Part], gap: str) -> int:
     return sum(p.text.cell_len for p in parts) + len(gap) * (len(parts) - 1)
 
 
+def fits(parts: Sequence[Part], room: int, gap: str = GAP) -> bool:
+    """Whether `parts` have their place in `room` cells as they are."""
+    return _cells(parts, gap) <= room
+
+
+def _least(parts: Sequence[Part]) -> Part:
+    """The one to drop next."""
+    return min((p for p in parts if p.rank), key=lambda p: p.rank, default=parts[-1])
+
+
 def shortened(parts: Sequence[Part], room: int, gap: str = GAP, least: int = 12) -> list[Part]:
-    """`parts` with the one of rank 0 cut to what the others leave, but to no fewer than `least` cells."""
-    over = _cells(parts, gap) - room
-    if over <= 0:
-        return list(parts)
-    cut = []
-    for each in parts:
-        if each.rank == 0:
-            text = each.text.copy()
-            text.truncate(max(text.cell_len - over, min(least, text.cell_len)), overflow="ellipsis")
-            cut.append(Part(text, 0))
-        else:
-            cut.append(each)
+    """`parts` with the one of rank 0 cut to what the others leave. Where that would be fewer than `least` cells others
+    are dropped first, so that nothing is cut for the sake of one that does not stay."""
+    kept, whole = list(parts), sum(p.text.cell_len for p in parts if p.rank == 0)
+    while any(p.rank for p in kept) and whole - min(least, whole) < _cells(kept, gap) - room:
+        kept.remove(_least(kept))
+    left = max(whole - max(_cells(kept, gap) - room, 0), min(least, whole))
+    return [p if p.rank else Part(_cut(p.text, left), 0) for p in kept]
+
+
+def _cut(text: Text, cells: int) -> Text:
+    cut = text.copy()
+    cut.truncate(cells, overflow="ellipsis")
     return cut

@@ -42,6 +42,11 @@ class Overlays(App[int]):
 
         self.push_screen(StatisticsPage(key, lambda: self.driver.state))
 
+    def action_sweep_page(self) -> None:
+        from tunetui.ui.sweep_page import SweepPage
+
+        self.push_screen(SweepPage(lambda: self.driver.state))
+
     def action_help(self) -> None:
         from tunetui.ui.pages import Page, help_text
 

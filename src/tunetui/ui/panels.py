@@ -16,8 +16,9 @@ from tunetui.core.progress import Progress
 from tunetui.core.session import SIMULATED, Session, StepState
 from tunetui.core.slo import Metric, Verdict
 from tunetui.ui import format as fmt
-from tunetui.ui.fit import fitted, part, shortened
+from tunetui.ui.fit import Part, fits, fitted, part, shortened
 from tunetui.ui.outlook import beside
+from tunetui.ui.rows import CONSOLE
 from tunetui.ui.styles import BAD, DIM, PHASE_STYLE, VERDICT_STYLE, WARN
 
 NOTICE_S = 15.0
@@ -29,13 +30,23 @@ def verdict_text(verdict: Verdict) -> Text:
 
 
 def header(state: Session, now_s: float, width: int) -> Text:
-    """Who is served by what on what; where the session is and the load, which never give way to a long name."""
-    name = state.model if width >= WIDE else state.model.rstrip("/").split("/")[-1]
+    """Who is served by what on what; where the session is and the load, which never give way to a long name. Of a name
+    that does not fit, what stands before its last slash goes first."""
     load = fmt.load(state.load, width >= WIDE) if state.load_allowed else "no load"
     right = Text.assemble(
         (state.phase.value, PHASE_STYLE.get(state.phase, f"bold {WARN}")), f" {fmt.clock(now_s - state.began_s)}   "
     )
     right.append(f"{load} PAUSED" if state.paused else load, f"bold {WARN}" if state.paused else "")
+    room, short = width - right.cell_len - 3, state.model.rstrip("/").split("/")[-1]
+    for name in (state.model, short) if width >= WIDE else (short,):
+        parts = _served(state, name, width)
+        if fits(parts, room):
+            break
+    return fitted(shortened(parts, room, least=20), right, width)
+
+
+def _served(state: Session, name: str, width: int) -> list[Part]:
+    """The left side of the header."""
     parts = [part(3, "tunetui", "bold"), part(0, name)]
     if state.simulated:
         parts.insert(1, part(4, "SIMULATED", f"bold {WARN}"))
@@ -43,8 +54,7 @@ def header(state: Session, now_s: float, width: int) -> Text:
         parts.append(part(2, f"vLLM {state.version.removesuffix(SIMULATED)}"))
     if state.hardware and width >= WIDE:
         parts.append(part(1, state.hardware))
-    room = width - right.cell_len - 3
-    return fitted(shortened(parts, room, least=20), right, width)
+    return parts
 
 
 def knobs(state: Session, chosen: Knob, typed: str, width: int) -> Text:
@@ -245,7 +255,7 @@ def _cut(text: Text, width: int) -> Text:
 
 
 def message(state: Session, now_s: float, width: int) -> Text:
-    """The one line that asks or tells: a restart to confirm, the latest notice, or what makes the numbers suspect."""
+    """What asks or tells, in up to two rows: a restart to confirm, the latest notice, or what makes figures suspect."""
     last = next((n for n in reversed(state.notices) if n.severity != "coach"), None)
     if last is not None and now_s - last.time_s >= NOTICE_S:
         last = None
@@ -259,15 +269,24 @@ def message(state: Session, now_s: float, width: int) -> Text:
         reason.truncate(max(room, 0), overflow="ellipsis")
         return fitted([*parts, part(1, reason)] if room > 10 else parts, Text(), width)
     if last is not None:
-        return Text(last.text.replace("\n", " "), _notice_style(last.severity))
+        return _in_rows(Text(last.text.replace("\n", " "), _notice_style(last.severity)), width, "e: all of it")
     if overloaded := overload(state):
         return _overloaded(state, overloaded, width)
     seen = state.measurement
     if seen is not None and seen.suspect:
-        return _suspect(seen)
+        return _in_rows(_suspect(seen), width)
     if state.errors and state.last_error:
-        return Text(f"last error: {state.last_error}", BAD)
+        return _in_rows(Text(f"last error: {state.last_error}", BAD), width)
     return Text("")
+
+
+def _in_rows(text: Text, width: int, where: str = "") -> Text:
+    """`text` in a row, or in two. Where these do not hold it an ellipsis says so, and `where` the whole of it is."""
+    first, *rest = text.wrap(CONSOLE, width)
+    if len(rest) < 2:
+        return Text("\n").join((first, *rest))
+    second = Text(" ").join(line for line in rest)
+    return Text("\n").join((first, fitted([part(0, second)], Text(where, DIM), width)))
 
 
 def overload(state: Session) -> str:

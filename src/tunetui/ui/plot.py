@@ -65,12 +65,13 @@ def nice_ceiling(value: float) -> float:
 
 
 def ticks_for(top: float, limit: float | None, height: int) -> list[float]:
-    """Where the axis is labelled: 0, the top, and the limit; the middle where the limit leaves room for a label."""
-    room = top / max(height - 2, 1)
-    ticks = [0.0, top]
-    for wanted in (limit, top / 2):
-        if wanted is not None and all(abs(wanted - tick) >= room for tick in ticks):
-            ticks.append(wanted)
+    """Where the axis is labelled: the limit, whatever else there is; 0 and the top where they are not in its row; the
+    middle where all of them leave room for a label."""
+    row = top / max(height - 2, 1)
+    ticks = [limit] if limit is not None and 0 <= limit <= top else []
+    ticks += [end for end in (0.0, top) if all(round(end / row) != round(tick / row) for tick in ticks)]
+    if all(abs(top / 2 - tick) >= row for tick in ticks):
+        ticks.append(top / 2)
     return sorted(ticks)
 
 
@@ -172,7 +173,7 @@ def build_scatter(scatter: Scatter, width: int, height: int) -> str:
     bottom = top / 2 if known and min(scatter.y[i] for i in known) > top / 2 else 0.0
     figure.xlim(0, right)
     figure.ylim(bottom, top)
-    ticks = ticks_for(right, scatter.limit, max(width // 8, 4))
+    ticks = ticks_for(right, scatter.limit, max(width // 12, 4))
     figure.xticks(ticks, [f"{t:g}" for t in ticks])
     heights = [bottom + above for above in ticks_for(top - bottom, None, height)]
     figure.yticks(heights, [f"{v:>6g}" for v in heights])

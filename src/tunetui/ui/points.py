@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich.text import Text
 
@@ -13,16 +14,17 @@ from tunetui.ui import format as fmt
 from tunetui.ui.styles import DIM, VERDICT_STYLE
 
 MARK = 2  # cells before the first column
+Of = TypeVar("Of")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[Of]):
     """One column: its head, its width in cells, how long it is kept as the table gets narrower, and its value."""
 
     head: str
     width: int
     rank: int
-    value: Callable[[Row, EngineFacts | None], str]
+    value: Callable[[Of, EngineFacts | None], str]
     left: bool = False
 
     def cell(self, text: str) -> str:
@@ -33,7 +35,7 @@ def _knob(render: Callable[[Point, EngineFacts | None], str]) -> Callable[[Row, 
     return lambda row, facts: "-" if row.point is None else render(row.point, facts)
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("#", 2, 9, lambda row, _: str(row.number)),
     Column("seqs", 5, 9, _knob(lambda point, _: str(point.max_num_seqs))),
     Column("tokens", 6, 8, _knob(lambda point, _: str(point.max_num_batched_tokens))),
@@ -52,12 +54,17 @@ COLUMNS = (
 )
 
 
-def columns_for(width: int) -> list[Column]:
+def that_fit(columns: Sequence[Column[Of]], width: int) -> list[Column[Of]]:
     """The columns that fit into `width` cells, in their order; those of the lowest rank go first."""
-    kept = list(COLUMNS)
-    while len(kept) > 1 and MARK + sum(c.width + 1 for c in kept) - 1 > width:
+    kept = list(columns)
+    while len(kept) > 1 and sum(c.width + 1 for c in kept) - 1 > width:
         kept.remove(min(kept, key=lambda c: c.rank))
     return kept
+
+
+def columns_for(width: int) -> list[Column[Row]]:
+    """The table's columns at this width."""
+    return that_fit(COLUMNS, width - MARK)
 
 
 def _is_present(row: Row, state: Session) -> bool:
