@@ -9,16 +9,11 @@ from tunetui.cli.options import USAGE, Refused
 
 # What each does, in a few words for --help; a module here with `main(words) -> exit code`.
 ACTIONS = {
-    "list": "the baselines in one or more folders, as a table",
-    "show": "one baseline, whole",
-    "diff": "two baselines side by side, what matters marked",
-    "nearest": "the baselines whose workload is most like a given one",
     "check": "start the engine from a baseline and say whether it holds",
     "export": "the point as a command, YAML, Compose, systemd, Kubernetes, Helm or JSON",
     "import": "a session's start from a vLLM command line or YAML",
 }
-MODULES = {"list": "listing", "show": "listing", "diff": "comparing", "nearest": "comparing", "check": "checking",
-           "export": "exporting", "import": "importing"}  # fmt: skip
+MODULES = {"check": "checking", "export": "exporting", "import": "importing"}
 
 
 def usage() -> str:
