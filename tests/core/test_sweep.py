@@ -18,7 +18,7 @@ from tunetui.core.candidates import Around, Stage, candidates
 from tunetui.core.edge import RESOLUTION, Length, Seen, Trial
 from tunetui.core.knobs import How, Knob, Point, plan_step
 from tunetui.core.slo import parse_slo
-from tunetui.core.sweep import GAIN, MEASURED_GAIN, sweep
+from tunetui.core.sweep import GAIN, MEASURED_GAIN, SAFETY, sweep
 from tunetui.core.tasks import BACK_OFF, CONFIRMATIONS, MOST_CONFIRMATIONS, Ask, Confirm, Forecast, Goal, Outcome, Told
 
 SLO = parse_slo(["ttft:600", "tpot:80"])
@@ -116,7 +116,7 @@ def test_exact_forecasts_end_at_the_best_of_all_neighbours(capacity: Capacity, s
     assert outcome.point is not None
     assert capacity(outcome.point) * GAIN**2 >= max(map(capacity, neighbours(goal, outcome.point)))
     assert outcome.load is not None
-    assert outcome.load.rate_rps == pytest.approx(0.97 * capacity(outcome.point))
+    assert outcome.load.rate_rps == pytest.approx(SAFETY * capacity(outcome.point))
 
 
 @settings(deadline=None)
@@ -292,7 +292,7 @@ def test_confirmations_must_meet_the_slo_together(percentile: int, missed: list[
     held = confirmed_with(percentile, [0, 0, 0])
     assert outcome.load is not None
     assert held.load is not None
-    assert held.load.rate_rps == pytest.approx(0.97 * held.capacity_rps)
+    assert held.load.rate_rps == pytest.approx(SAFETY * held.capacity_rps)
     assert outcome.load.rate_rps == held.load.rate_rps * rate
     # What was predicted, unless a rate below it did not hold: then it is no more than what did.
     assert outcome.capacity_rps == (held.capacity_rps if rate == 1.0 else outcome.load.rate_rps)

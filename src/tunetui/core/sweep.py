@@ -20,7 +20,7 @@ GAIN = 1.01  # a point must be predicted to be better by this to take the best o
 MEASURED_GAIN = 1.04  # ... or be measured to be, in a race of equal episodes: one that is shorter tells no less apart
 VERIFY = 0.95  # of a predicted capacity: the rate at which a point must pass to be believed
 LOSSES = 2  # points in a row that lose where no prediction can be trusted: the knee is behind them
-SAFETY, SAFETY_MEASURED = 0.97, 0.93  # of a predicted, or only measured, capacity: what a point is accepted for
+SAFETY, SAFETY_MEASURED = 0.93, 0.90  # of a predicted, or only measured, capacity: what a point is accepted for
 ROUND = (Stage.SEQS, Stage.PREFILL, Stage.MEMORY, Stage.FINE)
 AGAIN = (Stage.SEQS, Stage.FINE)
 
