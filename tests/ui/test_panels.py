@@ -16,7 +16,7 @@ from tunetui.core.expectation import Observed
 from tunetui.core.knobs import EngineFacts, How, Knob, MemoryFlag, Point, Step
 from tunetui.core.load import Load
 from tunetui.core.memory import MemoryParts
-from tunetui.core.session import Notice, Phase, Row, Session, StepState
+from tunetui.core.session import Notice, Phase, Riding, Row, Session, StepState
 from tunetui.core.slo import Metric, Verdict, parse_slo
 from tunetui.ui import panels, styles
 from tunetui.ui.board import points_height, series_of
@@ -269,6 +269,25 @@ def test_every_line_fits_and_keeps_its_end(width: int, errors: int) -> None:
     assert engine.plain.endswith("limit: SEQ CAP")
     assert engine.plain.startswith("ENGINE running 52   waiting 13")
     assert ("errors" in episode.plain) == (errors > 0)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"riding": Riding()}, " EDGE"),  # from the key on, before an edge is found
+        ({"riding": Riding(POINT, 14.0), "paused": True}, " EDGE PAUSED"),
+        ({"paused": True}, " PAUSED"),
+    ],
+)
+def test_a_load_that_rides_the_edge_says_so_at_any_width(width: int, changes: dict[str, Any], words: str) -> None:
+    state = live(model="a-model-with-a-name-" * 12, **changes)
+    line = panels.header(state, state.began_s, width)
+    assert line.cell_len == width
+    assert line.plain.endswith(("load 14 rps poisson" if width >= 100 else "14 rps") + words)
+    bold = {line.plain[span.start : span.end] for span in line.spans if span.style == "bold"}
+    assert (" EDGE" in bold) == ("riding" in changes)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,8 @@ def test_a_wide_plan_counts_what_was_tried_in_each_stage() -> None:
 @pytest.mark.parametrize(
     ("progress", "said"),
     [
-        (Progress(doing="predicting 1 points"), "best not known yet now predicting 1 points time 00:00:00 for no"),
+        (Progress(doing="predicting 1 points"),
+         "best not known yet now predicting 1 points time known once a trial has ended"),
         (MIDWAY, "best 320 seqs, 8192 tokens, chunked prefill on, memory 0.90, prefix caching on; capacity 25.67 req/s "
          "now trial 4: predicted to hold 25.78 req/s; 164 of 400 requests judged "
          "time 00:03:12 for 3 trials, about 00:07:28 left"),

@@ -32,17 +32,25 @@ def verdict_text(verdict: Verdict) -> Text:
 def header(state: Session, now_s: float, width: int) -> Text:
     """Who is served by what on what; where the session is and the load, which never give way to a long name. Of a name
     that does not fit, what stands before its last slash goes first."""
-    load = fmt.load(state.load, width >= WIDE) if state.load_allowed else "no load"
     right = Text.assemble(
         (state.phase.value, PHASE_STYLE.get(state.phase, f"bold {WARN}")), f" {fmt.clock(now_s - state.began_s)}   "
     )
-    right.append(f"{load} PAUSED" if state.paused else load, f"bold {WARN}" if state.paused else "")
+    right.append_text(_load(state, width))
     room, short = width - right.cell_len - 3, state.model.rstrip("/").split("/")[-1]
     for name in (state.model, short) if width >= WIDE else (short,):
         parts = _served(state, name, width)
         if fits(parts, room):
             break
     return fitted(shortened(parts, room, least=20), right, width)
+
+
+def _load(state: Session, width: int) -> Text:
+    """`14 rps EDGE PAUSED`: the load, whether it rides the edge, and whether it is stopped."""
+    style = f"bold {WARN}" if state.paused else ""
+    text = Text(fmt.load(state.load, width >= WIDE) if state.load_allowed else "no load", style)
+    if state.riding is not None:
+        text.append(" EDGE", "bold")
+    return text.append(" PAUSED") if state.paused else text
 
 
 def _served(state: Session, name: str, width: int) -> list[Part]:

@@ -161,6 +161,9 @@ def _now(state: Session, progress: Progress) -> str:
 
 
 def _time(progress: Progress) -> str:
+    """What had passed when the present task began, and what was left."""
+    if progress.running and not progress.trials:
+        return "known once a trial has ended"
     left = progress.left_s if progress.running else None
     words = f"{fmt.clock(progress.elapsed_s)} for {_trials(progress.trials)}"
     return words if left is None else f"{words}, about {fmt.clock(left)} left"
