@@ -59,7 +59,7 @@ def test_the_case_ends_on_a_confirmed_point_with_chunked_prefill_as_good_as_the_
     assert data["knobs"]["enable-chunked-prefill"]
     assert data["knobs"]["max-num-seqs"] > 256
     assert [seen["verdict"] for seen in data["confirmations"]] == ["PASS"] * 3
-    assert 0.8 * data["capacity_rps"] < data["accepted_rps"] < data["capacity_rps"]
+    assert 0.8 * data["capacity_rps"] < data["accepted_rps"] <= data["capacity_rps"] + 0.001  # it is rounded
     # It started with the profile's flags, left points out for a reason, and restarted once: to confirm.
     assert not data["trials"][0]["knobs"]["enable-chunked-prefill"]
     assert data["left_out"]

@@ -319,6 +319,21 @@ def test_overload_on_the_fresh_server_lowers_the_rate_at_once() -> None:
     assert len(world.confirmations) == 1 + CONFIRMATIONS
 
 
+def test_one_confirmation_that_fails_lowers_the_rate() -> None:
+    world = World(hill(256.0))
+
+    def answer(task: Any) -> Any:
+        answered = world.answer(task)
+        if isinstance(task, Trial) and task.whole and len(world.confirmations) == 3:
+            return Seen(task, measured(False, task.requests, 0))  # together they would still meet it
+        return answered
+
+    outcome = carried_out(sweep(GOAL), answer)
+    assert outcome.load is not None
+    assert outcome.load.rate_rps == world.confirmations[0].rate_rps * BACK_OFF
+    assert len(world.confirmations) == 3 + CONFIRMATIONS
+
+
 @pytest.mark.parametrize("bias", [None, 1.0])
 def test_an_slo_that_no_rate_meets_ends_with_a_reason(bias: float | None) -> None:
     world = World(lambda _: 0.0, bias)

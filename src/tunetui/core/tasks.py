@@ -15,7 +15,7 @@ from tunetui.core.edge import Length, Seen, Trial
 from tunetui.core.episode import Measurement
 from tunetui.core.knobs import EngineFacts, Knob, Point
 from tunetui.core.load import Load
-from tunetui.core.slo import Slo
+from tunetui.core.slo import Slo, Verdict
 
 BACK_OFF = 0.95
 CONFIRMATIONS, MOST_CONFIRMATIONS = 3, 12  # episodes of other seeds that must meet the SLO together; the most in all
@@ -89,8 +89,8 @@ class Outcome:
 
 
 def confirm(goal: Goal, point: Point, load: Load, length: Length, capacity_rps: float = 0.0) -> Plan:
-    """A fresh server, and episodes of other seeds, which must meet the SLO together. Where `capacity_rps` is given the
-    rate is lowered until they do; else `load` is as it is."""
+    """A fresh server, and episodes of other seeds. Where `capacity_rps` is given each must meet the SLO, and the rate is
+    lowered until they do (near the edge one of three can be lucky); else `load` is as it is, and they must together."""
     yield Told(Stage.CONFIRM, "", point, capacity_rps)
     yield Confirm(point)
     seen: list[Measurement] = []
@@ -98,7 +98,8 @@ def confirm(goal: Goal, point: Point, load: Load, length: Length, capacity_rps: 
         trial = length.trial(point, load, "on a fresh server", seed, whole=True)
         answer: Seen = yield trial
         seen.append(answer.measurement)
-        if answer.measurement.overload or _miss(seen, goal.slo, CONFIRMATIONS):
+        failed = bool(capacity_rps) and answer.measurement.verdict is Verdict.FAIL
+        if failed or answer.measurement.overload or _miss(seen, goal.slo, CONFIRMATIONS):
             if not capacity_rps:
                 break
             capacity_rps = (load.rate_rps or 0.0) * BACK_OFF  # what was predicted did not hold: this is what may
