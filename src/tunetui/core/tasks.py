@@ -89,8 +89,8 @@ class Outcome:
 
 
 def confirm(goal: Goal, point: Point, load: Load, length: Length, capacity_rps: float = 0.0) -> Plan:
-    """A fresh server, and episodes of other seeds. Where `capacity_rps` is given each must meet the SLO, and the rate is
-    lowered until they do (near the edge one of three can be lucky); else `load` is as it is, and they must together."""
+    """A fresh server, and episodes of other seeds. Where `capacity_rps` is given each must meet the SLO, and the
+    rate is lowered until they do; else `load` is as it is, and they must meet it together."""
     yield Told(Stage.CONFIRM, "", point, capacity_rps)
     yield Confirm(point)
     seen: list[Measurement] = []
