@@ -144,6 +144,8 @@ def test_words_are_merged_by_what_they_say() -> None:
     assert merged(ours, ["--url", "http://x"])[:2] == ["--slo", "ttft:1"]
     assert merged(ours, ["--seed", "5"])[-2:] == ["--seed", "5"]
     assert "0" not in merged(ours, ["--seed", "5"])
+    assert "--rate" not in merged(ours, ["--trace", "today.jsonl"])  # it has times of its own
+    assert merged(ours, ["--trace", "today.jsonl", "--rate", "9"])[-2:] == ["--rate", "9"]
 
 
 def test_the_example_in_the_repository_can_begin_a_session() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from drive.sessions import Sessions, said, settled, until, with_seqs
 
 from tunetui.core.candidates import Stage
@@ -86,6 +88,21 @@ async def test_a_key_takes_over_and_the_sweep_goes_on_where_it_stood_to_a_baseli
     assert driver.state.phase is Phase.CONFIRMED
     assert driver.state.point == outcome.point
     assert any(row.confirmed and row.point == outcome.point for row in driver.state.rows)
+
+
+async def test_a_sweep_that_ends_the_riding_is_not_undone_by_its_end(sessions: Sessions) -> None:
+    driver = await sessions.live(*FLAGS, ceiling_seqs=4, slo=parse_slo(["ttft:100", "tpot:60"]))
+    driver.find_edge()
+    await until(lambda: driver.loop.trial)
+    driver.sweep()
+    await until(lambda: driver.state.progress and not driver.state.progress.edge_only)
+    await until(lambda: driver.loop.trial)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert driver.loop.trial is not None
+        assert driver.state.progress is not None
+        assert driver.state.progress.running
+        assert driver.state.riding is None
 
 
 async def test_without_a_goal_there_is_nothing_to_sweep(sessions: Sessions) -> None:

@@ -30,6 +30,7 @@ class Autopilot:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._task: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # cancelled, and perhaps not over yet
         self._sweep: Sweeping | None = None
         self._forecaster: Forecaster | None = None
 
@@ -93,14 +94,15 @@ class Autopilot:
         ran = self.running
         if ran and self._task is not None:
             self._task.cancel()
+            self._ending = self._task
         self._task = None
         return ran
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        self._cancel()
+        if self._ending is not None:
             with suppress(asyncio.CancelledError, Exception):
-                await self._task
+                await self._ending
 
     def _refused(self) -> bool:
         """Whether there is nothing to steer, and it is said."""
@@ -139,6 +141,8 @@ class Autopilot:
 
     async def _carry_out(self, plan: Sweeping) -> None:
         driver = self._driver
+        if self._ending is not None:  # what it says and undoes at its end must not come after our beginning
+            await asyncio.wait({self._ending})
         try:
             outcome = await plan.run()
             self._finish(plan, outcome)

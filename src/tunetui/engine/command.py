@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tunetui.core.flags import flags_in, split_command
 from tunetui.core.knobs import MemoryFlag, Point, knob_argv
 from tunetui.live.tunetui_live.block import ENVIRONMENT_KEY
 
@@ -94,26 +95,27 @@ class GivenFlags:
     @property
     def parallel(self) -> str:
         """Why one scheduler is not the only one, or an empty string."""
-        if (_value_of(self.rest, "--data-parallel-size", "-dp") or "1") != "1":
+        if (value_of(self.rest, "--data-parallel-size", "-dp") or "1") != "1":
             return "data parallelism: each engine core has a scheduler of its own"
-        if _value_of(self.rest, "--data-parallel-rank", "-dpn") is not None:
+        if value_of(self.rest, "--data-parallel-rank", "-dpn") is not None:
             return "data parallelism: this is one of several servers"
-        if _value_of(self.rest, "--scheduler-cls") is not None:
+        if value_of(self.rest, "--scheduler-cls") is not None:
             return "another scheduler class was given"
         return ""
 
     @property
     def blocks_override(self) -> str:
         """The number of KV blocks that was given, whatever the memory; or an empty string."""
-        return _value_of(self.rest, "--num-gpu-blocks-override") or ""
+        return value_of(self.rest, "--num-gpu-blocks-override") or ""
 
     @property
     def several_cards(self) -> bool:
         """Whether several cards share the model's layers, so that a card's figures are not the engine's."""
-        return (_value_of(self.rest, "--tensor-parallel-size", "-tp") or "1") != "1"
+        return (value_of(self.rest, "--tensor-parallel-size", "-tp") or "1") != "1"
 
 
-def _value_of(words: Sequence[str], *names: str) -> str | None:
+def value_of(words: Sequence[str], *names: str) -> str | None:
+    """The value of a flag with one of these names, or None."""
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") in names:
@@ -227,31 +229,14 @@ def serve_argv(
     return (*argv, *rest)
 
 
-_NOT_FLAGS_OF_A_SESSION = ("--model", "--host", "--port", "--scheduler-cls", "--profile")
+_NOT_OF_A_SESSION = ("model", "host", "port", "scheduler-cls", "profile")
 
 
 def flags_of(argv: Sequence[str]) -> tuple[str, ...]:
     """The flags in a server's argv as a session takes them after `--`: without the command, the model, where it
     listens, and a scheduler class."""
-    words = list(argv)
-    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-    if "serve" in words[:first]:  # `vllm serve MODEL`
-        first = words.index("serve") + 2
-    kept: list[str] = []
-    index = first
-    while index < len(words):
-        name, equals, _ = words[index].partition("=")
-        index += 1
-        if name.replace("_", "-") in _NOT_FLAGS_OF_A_SESSION:
-            index += not equals
-        else:
-            kept.append(words[index - 1])
-    return tuple(kept)
-
-
-def value_in(argv: Sequence[str], name: str) -> str | None:
-    """The value of a flag in `argv`, or None."""
-    return _value_of(argv, name)
+    _, flags = flags_in(split_command(argv)[1])
+    return tuple(str(word) for flag in flags if flag.name not in _NOT_OF_A_SESSION for word in flag.words)
 
 
 def without_secrets(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

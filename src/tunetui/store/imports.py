@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tunetui.store.exports.flags import Flag, flags_in, is_flag, split_command
+from tunetui.core.flags import Flag, flags_in, is_flag, split_command
 from tunetui.store.exports.secrets import is_secret_flag, is_secret_variable, looks_secret, variable_of
 from tunetui.store.scripts import UNKNOWN, Command, ScriptError, commands
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tunetui.cli.options import USAGE, Refused
 from tunetui.core.baseline import Baseline
+from tunetui.core.flags import Flag, flags_in
 from tunetui.core.knobs import MemoryFlag, knob_argv
-from tunetui.engine.command import flags_of, value_in
+from tunetui.engine.command import flags_of, value_of
 
 # Options that say the same thing in several ways: one that the operator gives takes the place of all of them.
 LOAD = ("--rate", "--concurrency", "--ramp", "--speed", "--arrival", "--burstiness")
@@ -19,7 +20,7 @@ TOGETHER = (LOAD, LENGTHS, SERVER)
 def words_of(baseline: Baseline) -> tuple[list[str], list[str]]:
     """A session's options, and vLLM's flags after `--`, that begin where `baseline` was accepted."""
     argv = baseline.launch["argv"]
-    profile = value_in(argv, "--profile") if baseline.engine.get("simulated") else None
+    profile = value_of(argv, "--profile") if baseline.engine.get("simulated") else None
     server = ["--demo", profile] if profile else ["--model", baseline.model["name"]]
     objectives = [str(objective) for objective in baseline.goal.objectives]
     goal = [*(["--slo", *objectives] if objectives else []), "--percentile", str(baseline.slo["percentile"])]
@@ -52,38 +53,30 @@ def episode_words(baseline: Baseline) -> list[str]:
 def vllm_flags(baseline: Baseline) -> list[str]:
     """Every flag of the accepted server, its knobs included."""
     flags = flags_of(baseline.launch["argv"])
-    named = {word.partition("=")[0] for word in flags}
+    named = {_switch(flag) for flag in flags_in(flags)[1]}
     memory = MemoryFlag.KV_BYTES if MemoryFlag.KV_BYTES.value in baseline.knobs else MemoryFlag.UTILIZATION
+    knobs = flags_in(knob_argv(baseline.point, memory))[1]
     # The argv of a file from before a knob was known, or made by hand, may lack some of them.
-    missing = [w for w in _paired(knob_argv(baseline.point, memory)) if not named & _spellings(w[0])]
-    return [*flags, *(word for words in missing for word in words)]
+    return [*flags, *(str(word) for flag in knobs if _switch(flag) not in named for word in flag.words)]
 
 
-def _paired(argv: Sequence[str]) -> list[list[str]]:
-    found: list[list[str]] = []
-    for word in argv:
-        if word.startswith("--"):
-            found.append([word])
-        else:
-            found[-1].append(word)
-    return found
-
-
-def _spellings(flag: str) -> set[str]:
+def _switch(flag: Flag) -> str:
     """`--enable-x` and `--no-enable-x` are one flag."""
-    name = flag.removeprefix("--no-") if flag.startswith("--no-") else flag.removeprefix("--")
-    return {f"--{name}", f"--no-{name}"}
+    return flag.name.removeprefix("no-")
 
 
 def merged(ours: Sequence[str], given: Sequence[str]) -> list[str]:
-    """The baseline's options with those that the operator gave in their place."""
+    """The baseline's options with those that the operator gave in their place. A trace has its own times: the
+    baseline's rate goes with its lengths."""
     named = {word.partition("=")[0] for word in given}
     dropped = {name for together in TOGETHER if named & set(together) for name in together}
+    if "--trace" in named:
+        dropped |= set(LOAD)
     kept: list[str] = []
     dropping = False
     for word in ours:
         if word.startswith("--"):
-            dropping = word in dropped or (word in named)
+            dropping = word in dropped or word in named
         if not dropping:
             kept.append(word)
     return [*kept, *given]

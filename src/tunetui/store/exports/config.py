@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from tunetui.store.exports.flags import Flag, Word
+from tunetui.core.flags import Flag, Word
 from tunetui.store.exports.server import Server, path_notes
 from tunetui.store.exports.text import dumped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tunetui.store.exports.flags import Flag
+from tunetui.core.flags import Flag, is_flag
 from tunetui.store.exports.kubernetes import literal, literal_or_reference, secret_name, variables
 from tunetui.store.exports.server import Server, notes_elsewhere
 from tunetui.store.exports.text import Quoted, dumped
@@ -71,7 +71,7 @@ def _key(flag: Flag) -> tuple[str, Any] | None:
         switch = SWITCHES.get(flag.name.removeprefix("no-"))
         return None if switch is None else (switch, not flag.name.startswith("no-"))
     value = flag.value
-    if value is None:
+    if value is None or is_flag(value):  # the chart writes a value as a word of its own, which would be a flag then
         return None
     if flag.name in COUNTS and value.isascii() and value.isdigit() and int(value) <= MOST and str(int(value)) == value:
         return COUNTS[flag.name], int(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunetui.store.exports.flags import Word
+from tunetui.core.flags import Word
 from tunetui.store.exports.server import CONTAINER_PORT, Server, container_words, notes_elsewhere
 from tunetui.store.exports.text import Quoted, dumped
 

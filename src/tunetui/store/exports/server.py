@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tunetui.core.baseline import Baseline
+from tunetui.core.flags import Flag, Reference, Word, flags_in, split_command
 from tunetui.core.knobs import MemoryFlag, knob_argv
-from tunetui.store.exports.flags import Flag, Reference, Word, flags_in, split_command
 from tunetui.store.exports.secrets import READ_FROM, is_secret_flag, is_secret_variable, looks_secret, variable_of
 
 CONTAINER_PORT = 8000  # vLLM's own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from tunetui.store.exports.flags import Word
+from tunetui.core.flags import Word
 from tunetui.store.exports.server import Server, path_notes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tunetui.store.exports.flags import Word
+from tunetui.core.flags import Word
 from tunetui.store.exports.server import Server, path_notes
 from tunetui.store.exports.text import printable
 
@@ -19,7 +19,7 @@ def render(server: Server) -> tuple[str, list[str]]:
         environment.append(f"EnvironmentFile={'' if server.secrets else '-'}{file}")
     lines = [
         "[Unit]",
-        f"Description={_specifiers(printable(f'vLLM serving {server.model}'))}",
+        f"Description={_specifiers(_one_line(f'vLLM serving {server.model}'))}",
         "Wants=network-online.target",
         "After=network-online.target",
         "",
@@ -68,6 +68,11 @@ def quoted(text: str) -> str:
         + "".join(_ESCAPES.get(c) or (f"\\x{ord(c):02x}" if ord(c) < 32 or ord(c) == 127 else c) for c in text)
         + '"'
     )
+
+
+def _one_line(text: str) -> str:
+    """A text without quotes or escapes: a backslash at its end would go on with the next line."""
+    return printable(text).replace("\\", "?")
 
 
 def _specifiers(text: str) -> str:
